@@ -1,0 +1,33 @@
+"""Position encodings for fairseq.
+
+Importing this package repairs fairseq where it needs it and registers everything
+with it: it is what ``--user-dir`` names. ``pe_fairseq.positions`` and
+``pe_fairseq.attention`` need torch alone.
+"""
+
+import contextlib
+import sys
+from pathlib import Path
+
+from . import errors, user_dir
+
+__version__ = "0.1.0"
+
+with (
+    errors.one_line_errors()
+    if Path(sys.argv[0]).name.startswith("fairseq-")
+    else contextlib.nullcontext()
+):
+    user_dir.refuse_other_copies()
+
+try:
+    import fairseq as _fairseq  # noqa: F401
+except Exception as error:  # not installed, or broken: `pe-fairseq doctor` says which
+    FAIRSEQ_ERROR = error
+else:
+    FAIRSEQ_ERROR = None
+    from . import compat
+    from .models import language_model  # noqa: F401
+
+    compat.apply()
+    from .hub import load

@@ -1,0 +1,23 @@
+"""What fairseq 0.12 needs on today's Python, torch and numpy.
+
+Each module is one repair or guard, with its reason; ``apply`` is idempotent. A
+plug-in is imported after ``import fairseq`` and before its tasks, data and main
+function run, early enough for all of them.
+"""
+
+from .. import user_dir
+from . import checkpoints, commands, distributed, evaluation, numpy_names, precision
+
+
+def apply():
+    """Install every repair and guard, once."""
+    for module in (
+        numpy_names,
+        checkpoints,
+        distributed,
+        precision,
+        evaluation,
+        commands,
+        user_dir,
+    ):
+        module.install()

@@ -1,0 +1,143 @@
+"""Repair 1: checkpoints load under torch 2.6 and later, through an allow-list.
+
+torch.load refuses every type that it does not know, and fairseq's checkpoints hold
+``argparse.Namespace``, config containers and numpy scalars. Those are put on torch's
+list of safe types; the check itself stays on. A file that holds anything else is
+refused with the type's name. ``TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1``, torch's own
+switch, says that a file is trusted and may run code.
+"""
+
+import argparse
+import collections
+import contextvars
+import pickle
+import re
+import typing
+
+import numpy
+import omegaconf
+import torch
+from fairseq import checkpoint_utils
+from fairseq.dataclass import FairseqDataclass
+from fairseq.distributed import utils as distributed_utils
+from fairseq.logging import meters
+from fairseq.trainer import Trainer
+
+from ..errors import UserError
+from ..models import stock
+from .overrides import apply_overrides
+from .patching import replace
+
+TRUST = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+
+_resuming_model = contextvars.ContextVar("model config of the run that resumes")
+
+
+def safe_types():
+    """What a fairseq checkpoint may hold besides torch's own types.
+
+    Entries are types, or pairs of a function and the old name that files use for it.
+    """
+    containers = [
+        argparse.Namespace,
+        collections.defaultdict,
+        typing.Any,
+        *(bool, dict, float, int, list, set, str, tuple),
+        omegaconf.DictConfig,
+        omegaconf.ListConfig,
+        omegaconf.base.ContainerMetadata,
+        omegaconf.base.Metadata,
+        omegaconf.nodes.AnyNode,
+        omegaconf.nodes.BooleanNode,
+        omegaconf.nodes.EnumNode,
+        omegaconf.nodes.FloatNode,
+        omegaconf.nodes.IntegerNode,
+        omegaconf.nodes.StringNode,
+        distributed_utils._TensorPlaceholder,
+    ]
+    old_meters = [
+        (getattr(meters, name), f"{module}.{name}")
+        for name in ("AverageMeter", "StopwatchMeter", "TimeMeter")
+        for module in ("fairseq.meters", "fairseq.logging.meters")
+    ]
+    arrays = [
+        numpy.ndarray,
+        numpy.dtype,
+        *{type(numpy.dtype(code)) for code in "?bBhHiIlLqQefdgFDGSUMmV"},
+    ]
+    for function in (
+        numpy._core.multiarray._reconstruct,
+        numpy._core.multiarray.scalar,
+    ):
+        arrays += [
+            (function, f"{module}.multiarray.{function.__name__}")
+            for module in ("numpy.core", "numpy._core")
+        ]
+    return [*containers, *old_meters, *arrays, *_subclasses(FairseqDataclass)]
+
+
+def _subclasses(cls):
+    for subclass in cls.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
+
+
+def _load_to_cpu(stock_load):
+    def load_checkpoint_to_cpu(path, arg_overrides=None, load_on_all_ranks=False):
+        # dataclasses of plug-ins imported since count too
+        torch.serialization.add_safe_globals(safe_types())
+        try:
+            state = stock_load(path, None, load_on_all_ranks)
+        except (pickle.UnpicklingError, EOFError, RuntimeError, KeyError) as error:
+            raise UserError(_why_not(path, error)) from error
+        if "cfg" not in state or state["cfg"] is None:
+            raise UserError(
+                f"{path} holds no config, so it is no fairseq checkpoint "
+                f"(it has: {', '.join(map(str, state))})"
+            )
+        # an old checkpoint's Namespace is in "cfg" too by now; one place to override
+        state["args"] = None
+        if arg_overrides:
+            apply_overrides(state["cfg"], arg_overrides)
+        resuming = _resuming_model.get(None)
+        if resuming is not None:
+            stock.refuse_other_model(path, state["cfg"].model, resuming)
+        return state
+
+    return load_checkpoint_to_cpu
+
+
+def _why_not(path, error):
+    blocked = re.search(
+        r"Unsupported (?:global|class|type)[^A-Za-z]*(?:GLOBAL )?([\w.]+)", str(error)
+    )
+    if blocked:
+        return (
+            f"{path} holds {blocked[1]}, which is not on the list of types that a "
+            "checkpoint may hold, and loading it could run code. If you trust this file, "
+            f"set {TRUST}=1"
+        )
+    if isinstance(error, KeyError):
+        return f"{path} is no fairseq checkpoint: it has no entry {error}"
+    if isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error):
+        raise error
+    reason = str(error).splitlines()[0] if str(error) else "it ends too early"
+    return f"{path} is truncated, corrupt or no checkpoint: {reason}"
+
+
+def _load_into_run(stock_load):
+    def load_checkpoint(self, *args, **kwargs):
+        token = _resuming_model.set(self.cfg.model)
+        try:
+            return stock_load(self, *args, **kwargs)
+        finally:
+            _resuming_model.reset(token)
+
+    return load_checkpoint
+
+
+def install():
+    """Extend torch's list of safe types, and make fairseq say what is wrong with a file."""
+    torch.serialization.add_safe_globals(safe_types())
+    replace(checkpoint_utils, "load_checkpoint_to_cpu", _load_to_cpu)
+    replace(Trainer, "load_checkpoint", _load_into_run)

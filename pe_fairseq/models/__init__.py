@@ -1,0 +1,1 @@
+"""fairseq models with our positions and attention."""

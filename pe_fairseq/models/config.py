@@ -1,0 +1,226 @@
+"""The options of our language models, as fairseq dataclass fields.
+
+A named size is a dataclass that changes defaults, registered as a model of its own.
+fairseq then fills every missing field from it, on the command line, in hydra yaml
+and when an older checkpoint loads; an architecture function would come too late
+under hydra, which fills in the base model's defaults first.
+"""
+
+import argparse
+import ast
+from dataclasses import dataclass, field, fields
+from typing import Optional
+
+from fairseq.dataclass import ChoiceEnum
+from fairseq.models.transformer_lm import TransformerLanguageModelConfig
+
+from .. import positions
+from ..errors import UserError
+from ..positions.beyond import CHOICES as BEYOND_CHOICES
+
+BEYOND = ChoiceEnum(list(BEYOND_CHOICES))
+
+
+@dataclass
+class PeLanguageModelConfig(TransformerLanguageModelConfig):
+    """Everything that ``transformer_lm`` has, and the position scheme.
+
+    Pre-norm by default under every name. (Stock fairseq is post-norm under the bare
+    name ``transformer_lm`` and pre-norm under its other names.)
+    """
+
+    decoder_normalize_before: bool = field(
+        default=True,
+        metadata={"help": "layer norm before each block (pre-norm) instead of after it"},
+    )
+    decoder_input_dim: Optional[int] = field(
+        default=None,
+        metadata={"help": "decoder input dimension (default: --decoder-embed-dim)"},
+    )
+    decoder_output_dim: Optional[int] = field(
+        default=None,
+        metadata={"help": "decoder output dimension (default: --decoder-embed-dim)"},
+    )
+    decoder_position: str = field(
+        default="sinusoidal",
+        metadata={
+            "help": "position scheme and its options, e.g. learned or "
+            "'sinusoidal(layout=interleaved)'; one of: " + ", ".join(positions.SCHEMES)
+        },
+    )
+    decoder_position_stride: int = field(
+        default=1,
+        metadata={"help": "the n-th token's position is offset + stride * n"},
+    )
+    decoder_position_offset: int = field(
+        default=0, metadata={"help": "the first token's position"}
+    )
+    decoder_position_beyond: BEYOND = field(
+        default="error",
+        metadata={
+            "help": "positions past a learned table: refuse them, give them the last "
+            "trained position, or squeeze --decoder-position-length into the table"
+        },
+    )
+    decoder_position_length: Optional[int] = field(
+        default=None,
+        metadata={"help": "with interpolate: how many positions the table is stretched to"},
+    )
+    dictionary_sha256: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "set by training: the dictionary that the model was trained with; "
+            "another one is refused when the checkpoint loads"
+        },
+    )
+
+
+@dataclass
+class PeLanguageModelTinyConfig(PeLanguageModelConfig):
+    """2 layers of 128: for tests and first steps on a laptop."""
+
+    decoder_embed_dim: int = 128
+    decoder_ffn_embed_dim: int = 512
+    decoder_layers: int = 2
+    decoder_attention_heads: int = 4
+
+
+@dataclass
+class PeLanguageModelWiki103Config(PeLanguageModelConfig):
+    """Baevski & Auli 2019 on WikiText-103: 16 layers of 1024, adaptive input and softmax."""
+
+    decoder_layers: int = 16
+    decoder_embed_dim: int = 1024
+    decoder_ffn_embed_dim: int = 4096
+    decoder_attention_heads: int = 8
+    dropout: float = 0.3
+    attention_dropout: float = 0.1
+    activation_dropout: float = 0.1
+    adaptive_input: bool = True
+    adaptive_input_cutoff: Optional[str] = "20000,60000"
+    adaptive_softmax_cutoff: Optional[str] = "20000,60000"
+    adaptive_softmax_dropout: float = 0.2
+    tie_adaptive_weights: bool = True
+    tie_adaptive_proj: bool = True
+    no_decoder_final_norm: bool = True
+
+
+SIZES = {
+    "pe_lm": PeLanguageModelConfig,
+    "pe_lm_tiny": PeLanguageModelTinyConfig,
+    "pe_lm_wiki103": PeLanguageModelWiki103Config,
+}
+
+
+def add_arguments(parser, config):
+    """Add to ``parser`` what fairseq's own generator of flags gets wrong or cannot know.
+
+    fairseq turns a bool whose default is True into a flag that switches it *off*
+    under the name that says on. Such a field gets ``--name`` and ``--no-name``. The
+    position spec is checked while the command line is read, before any data loads.
+    """
+    for option in fields(config):
+        if option.type is bool and option.default is True:
+            parser.add_argument(
+                "--" + option.name.replace("_", "-"),
+                action=argparse.BooleanOptionalAction,
+                help=config._get_help(option.name),
+            )
+    parser.add_argument(
+        "--decoder-position",
+        type=_checked_spec,
+        metavar="SPEC",
+        help=config._get_help("decoder_position"),
+    )
+
+
+def _checked_spec(text):
+    positions.parse(text)
+    return text
+
+
+def complete(config):
+    """Fill in what depends on other fields, and refuse what cannot be meant.
+
+    Cut-offs and character filters are checked here because fairseq evaluates them
+    as Python, and a checkpoint's config may come from anywhere.
+
+    Raises:
+        UserError: an option is out of range, or stands beside one that it contradicts.
+    """
+    if config.decoder_learned_pos:
+        raise UserError(
+            "--decoder-learned-pos is stock fairseq's option; write --decoder-position "
+            "learned instead"
+        )
+    if config.no_token_positional_embeddings:
+        raise UserError(
+            "--no-token-positional-embeddings is stock fairseq's option; write "
+            "--decoder-position none instead"
+        )
+    if config.decoder_xformers_att_config:
+        raise UserError(
+            "--decoder-xformers-att-config is not served: the attention is our own; "
+            "leave it out"
+        )
+    for name in ("adaptive_softmax_cutoff", "adaptive_input_cutoff"):
+        _check_cutoff(name, getattr(config, name))
+    _check_filters(config.character_filters)
+    if config.decoder_embed_dim % config.decoder_attention_heads:
+        raise UserError(
+            f"--decoder-embed-dim {config.decoder_embed_dim} does not divide into "
+            f"{config.decoder_attention_heads} attention heads"
+        )
+    if config.decoder_layers_to_keep:
+        config.decoder_layers = len(config.decoder_layers_to_keep.split(","))
+    if config.decoder_input_dim is None:
+        config.decoder_input_dim = config.decoder_embed_dim
+    if config.decoder_output_dim is None:
+        config.decoder_output_dim = config.decoder_embed_dim
+    if config.max_target_positions is None:
+        config.max_target_positions = config.tokens_per_sample
+    if config.offload_activations:
+        config.checkpoint_activations = True
+    if config.tie_adaptive_weights:
+        _check_tied(config)
+    return config
+
+
+def _check_cutoff(name, text):
+    if text is None:
+        return
+    numbers = text.split(",")
+    if not all(number.strip().isdigit() for number in numbers):
+        raise UserError(
+            f"{name} takes whole numbers joined by commas, such as 20000,60000, "
+            f"not '{text}'"
+        )
+
+
+def _check_filters(text):
+    try:
+        filters = ast.literal_eval(text)
+        well_formed = all(
+            isinstance(number, int) for pair in filters for number in pair
+        ) and all(len(pair) == 2 for pair in filters)
+    except (ValueError, SyntaxError, TypeError):
+        well_formed = False
+    if not well_formed:
+        raise UserError(
+            f"character_filters takes a list of (width, count) pairs, not '{text}'"
+        )
+
+
+def _check_tied(config):
+    if not config.adaptive_input:
+        raise UserError("--tie-adaptive-weights needs --adaptive-input")
+    for ours, theirs in (
+        ("adaptive_input_factor", "adaptive_softmax_factor"),
+        ("adaptive_input_cutoff", "adaptive_softmax_cutoff"),
+        ("decoder_input_dim", "decoder_output_dim"),
+    ):
+        if getattr(config, ours) != getattr(config, theirs):
+            raise UserError(
+                f"--tie-adaptive-weights needs equal {ours} ({getattr(config, ours)}) "
+                f"and {theirs} ({getattr(config, theirs)})"
+            )

@@ -1,0 +1,124 @@
+"""fairseq's self-attention module on our attention: same parameters, same states."""
+
+from typing import Dict, Optional
+
+import torch
+from fairseq.modules import MultiheadAttention
+from torch import Tensor
+
+from ..attention import softmax_attention
+
+State = Dict[str, Dict[str, Optional[Tensor]]]
+
+
+class SelfAttention(MultiheadAttention):
+    """Multi-head self-attention (Vaswani et al. 2017, §3.2.2).
+
+    Parameter names, initialisation and incremental state are those of fairseq's
+    ``MultiheadAttention``, so its checkpoints load and its beam search reorders the
+    state. Unlike it, one call may bring any number of new positions beside a state,
+    and a state may hold left-padded rows.
+
+    Attributes:
+        causal: a query sees no key after its own position, unless a call brings an
+            ``attn_mask``, which then says it all.
+    """
+
+    def __init__(self, *args, causal: bool, **kwargs):
+        super().__init__(*args, self_attention=True, **kwargs)
+        if self.bias_k is not None or self.add_zero_attn:
+            raise ValueError("add_bias_kv and add_zero_attn are not served")
+        self.causal = causal
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Optional[Tensor] = None,
+        value: Optional[Tensor] = None,
+        key_padding_mask: Optional[Tensor] = None,
+        incremental_state: Optional[State] = None,
+        need_weights: bool = True,
+        static_kv: bool = False,
+        attn_mask: Optional[Tensor] = None,
+        before_softmax: bool = False,
+        need_head_weights: bool = False,
+    ):
+        """Attend from ``query`` to itself and to what the state holds.
+
+        Args:
+            query: ``(query_len, batch, embed_dim)``; ``key`` and ``value`` are the
+                same tensor or None.
+            key_padding_mask: ``(batch, query_len)``, True at padding, or None.
+            incremental_state: keys and values of earlier calls; this call's are added.
+            need_weights: return the weights, averaged over heads.
+            attn_mask: added to the scores instead of the causal rule, broadcastable to
+                ``(query_len, key_len)``.
+            need_head_weights: return the weights of each head.
+
+        Returns:
+            output ``(query_len, batch, embed_dim)``; and None, or weights ``(batch,
+            query_len, key_len)``, or ``(heads, batch, query_len, key_len)``.
+
+        Raises:
+            ValueError: ``static_kv`` or ``before_softmax``, which have no meaning here.
+        """
+        if static_kv or before_softmax:
+            raise ValueError("self-attention takes neither static_kv nor before_softmax")
+        query_len, batch, _ = query.shape
+        q = self._split_heads(self.q_proj(query))
+        k = self._split_heads(self.k_proj(query))
+        v = self._split_heads(self.v_proj(query))
+        if key_padding_mask is not None:
+            key_padding_mask = key_padding_mask.bool()
+        if incremental_state is not None:
+            k, v, key_padding_mask = self._extend_state(
+                incremental_state, k, v, key_padding_mask
+            )
+
+        dropout = self.dropout_module
+        output, weights = softmax_attention(
+            q,
+            k,
+            v,
+            causal=self.causal and attn_mask is None,
+            key_padding_mask=key_padding_mask,
+            attn_mask=attn_mask,
+            dropout=dropout.p if self.training or dropout.apply_during_inference else 0.0,
+            need_weights=need_weights or need_head_weights,
+        )
+        output = output.permute(2, 0, 1, 3).reshape(query_len, batch, self.embed_dim)
+        if weights is not None:
+            weights = weights.transpose(0, 1) if need_head_weights else weights.mean(dim=1)
+        return self.out_proj(output), weights
+
+    def _split_heads(self, x):
+        """``(len, batch, embed_dim)`` to ``(batch, heads, len, head_dim)``."""
+        return x.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
+
+    def _extend_state(self, incremental_state, key, value, padding):
+        """Append to the state; return all keys, values and the padding mask so far."""
+        state = self._get_input_buffer(incremental_state)
+        if "prev_key" in state:
+            earlier = state["prev_key"].size(2)
+            padding = _joined_padding(
+                state["prev_key_padding_mask"], padding, earlier, key
+            )
+            key = torch.cat([state["prev_key"], key], dim=2)
+            value = torch.cat([state["prev_value"], value], dim=2)
+        self._set_input_buffer(
+            incremental_state,
+            {"prev_key": key, "prev_value": value, "prev_key_padding_mask": padding},
+        )
+        return key, value, padding
+
+
+def _joined_padding(earlier_mask, new_mask, earlier, key):
+    """Padding masks of earlier and new keys side by side; None while there is none."""
+    if earlier_mask is None and new_mask is None:
+        return None
+    batch, _, new, _ = key.shape
+    if earlier_mask is None:
+        earlier_mask = new_mask.new_zeros(batch, earlier)
+    if new_mask is None:
+        new_mask = earlier_mask.new_zeros(batch, new)
+    return torch.cat([earlier_mask, new_mask], dim=1)

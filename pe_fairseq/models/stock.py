@@ -1,0 +1,152 @@
+"""Stock fairseq language models as ours: the same weights, the same function."""
+
+import dataclasses
+import os
+import tempfile
+from argparse import Namespace
+from pathlib import Path
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.models import (
+    ARCH_CONFIG_REGISTRY,
+    ARCH_MODEL_NAME_REGISTRY,
+    MODEL_DATACLASS_REGISTRY,
+)
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from .. import positions
+from ..errors import UserError
+from .config import PeLanguageModelConfig
+
+STOCK = "transformer_lm"
+
+
+def is_stock(model):
+    """True for the config of a stock Transformer language model, of whatever size."""
+    name = getattr(model, "_name", None) or getattr(model, "arch", None)
+    return ARCH_MODEL_NAME_REGISTRY.get(name) == STOCK
+
+
+def from_stock(model, name="pe_lm"):
+    """Return our config, a dict, for the config of a stock language model.
+
+    The stock model's own flags are kept, post-norm and all; the two that say which
+    positions it has become ``decoder_position``.
+    """
+    old = _filled(model)
+    if old.no_token_positional_embeddings:
+        position = "none"
+    else:
+        position = "learned" if old.decoder_learned_pos else "sinusoidal"
+    ours = {
+        field.name: getattr(old, field.name)
+        for field in dataclasses.fields(PeLanguageModelConfig)
+        if hasattr(old, field.name)
+    }
+    return {
+        **ours,
+        "_name": name,
+        "decoder_position": position,
+        "decoder_learned_pos": False,
+        "no_token_positional_embeddings": False,
+    }
+
+
+def _filled(model):
+    """The stock config as a Namespace, with what its named architecture fills in."""
+    if isinstance(model, DictConfig):
+        model = OmegaConf.to_container(model, resolve=True, enum_to_str=True)
+    else:
+        model = vars(model)
+    filled = Namespace(**model)
+    name = getattr(filled, "_name", None) or filled.arch
+    ARCH_CONFIG_REGISTRY[name](filled)
+    defaults = MODEL_DATACLASS_REGISTRY[STOCK]()
+    for field in dataclasses.fields(defaults):
+        value = getattr(defaults, field.name)
+        if not hasattr(filled, field.name) and not str(value).startswith("${"):
+            setattr(filled, field.name, value)
+    return filled
+
+
+def adopt(cfg, name, changes):
+    """Turn ``cfg.model`` into the config of our model ``name`` if it is a stock one.
+
+    Args:
+        cfg: a checkpoint's whole config, changed in place.
+        name: a model's name; nothing happens for one that is not ours.
+        changes: what else the user overrides in the model.
+
+    Raises:
+        UserError: ``changes`` names another position scheme than the stock model has.
+    """
+    dataclass = MODEL_DATACLASS_REGISTRY.get(name)
+    if dataclass is None or not issubclass(dataclass, PeLanguageModelConfig):
+        return
+    if not is_stock(cfg.model):
+        return
+    ours = from_stock(cfg.model, name)
+    wanted = changes.get("decoder_position", ours["decoder_position"])
+    if positions.parse(wanted).name != ours["decoder_position"]:
+        raise UserError(
+            f"the stock checkpoint has '{ours['decoder_position']}' positions, not "
+            f"'{wanted}'"
+        )
+    with open_dict(cfg):
+        cfg.model = OmegaConf.create(ours)
+
+
+def refuse_other_model(path, saved, wanted):
+    """Raise UserError if a run with model config ``wanted`` cannot continue ``saved``.
+
+    Two schemes may have equal parameters, or none, so that the weights of one load
+    into the other without a word.
+    """
+    if not hasattr(wanted, "decoder_position"):
+        return
+    if is_stock(saved):
+        saved = Namespace(**from_stock(saved))
+    if not hasattr(saved, "decoder_position"):
+        return
+    before = str(positions.parse(saved.decoder_position))
+    now = str(positions.parse(wanted.decoder_position))
+    if before != now:
+        raise UserError(
+            f"{path} was trained with --decoder-position '{before}', this run says "
+            f"'{now}'; use the same scheme, or another --save-dir"
+        )
+    trained = getattr(saved, "dictionary_sha256", None)
+    if trained is not None and trained != wanted.dictionary_sha256:
+        raise UserError(
+            f"{path} was trained with another dictionary than that of the data folder; "
+            "use the data that it was trained with, or another --save-dir"
+        )
+
+
+def convert(source, target):
+    """Write the stock checkpoint ``source`` as one of ``pe_lm`` to ``target``.
+
+    Weights, optimizer and data position are kept as they are.
+
+    Raises:
+        UserError: ``source`` is no stock language model, or ``target`` exists.
+    """
+    if Path(target).exists():
+        raise UserError(f"{target} exists; convert does not overwrite")
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(source))
+    if not is_stock(state["cfg"].model):
+        name = getattr(state["cfg"].model, "_name", None)
+        raise UserError(f"{source} is a '{name}' model, not a stock {STOCK}")
+    config = OmegaConf.to_container(state["cfg"], resolve=True, enum_to_str=True)
+    config["model"] = from_stock(state["cfg"].model)
+    folder = Path(target).resolve().parent
+    handle, partial = tempfile.mkstemp(dir=folder, suffix=".partial")
+    os.close(handle)
+    try:
+        torch.save({**state, "cfg": config}, partial)
+        os.replace(partial, target)
+    except BaseException:
+        os.unlink(partial)
+        raise
+    return config["model"]["decoder_position"]

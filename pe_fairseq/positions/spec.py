@@ -1,0 +1,80 @@
+"""Spec text: how a scheme and its options are written on the command line.
+
+``scheme`` or ``scheme(option=value,option=value)``, parts joined by ``+``::
+
+    sinusoidal(layout=interleaved,base=500)
+"""
+
+import dataclasses
+import re
+
+from ..errors import UserError, nearest
+from .registry import find
+
+_PART = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\(([^()]*)\))?\s*")
+
+
+def parse(text):
+    """Return the ``Scheme`` that ``text`` describes.
+
+    Raises:
+        UserError: the text does not parse, names a scheme or option that does not
+            exist, or gives a value of the wrong type or out of range.
+    """
+    if "${" in text:
+        raise UserError(
+            f"position spec '{text}' contains '${{', which fairseq would read as a "
+            "reference to another option; write the value itself"
+        )
+    schemes = [_parse_part(part, text) for part in text.split("+")]
+    if len(schemes) > 1:
+        names = ", ".join(scheme.name for scheme in schemes)
+        raise UserError(
+            f"position spec '{text}' adds up schemes of one place (the embedding): "
+            f"{names}; keep one of them"
+        )
+    return schemes[0]
+
+
+def _parse_part(part, text):
+    match = _PART.fullmatch(part)
+    if match is None:
+        raise UserError(
+            f"cannot read '{part.strip()}' in position spec '{text}'; write "
+            "scheme or scheme(option=value,option=value)"
+        )
+    name, inside = match.groups()
+    scheme = find(name)
+    return scheme(scheme.Options(**_parse_options(scheme, inside or "")))
+
+
+def _parse_options(scheme, inside):
+    fields = {field.name: field for field in dataclasses.fields(scheme.Options)}
+    options = {}
+    for item in filter(None, (item.strip() for item in inside.split(","))):
+        name, equals, value = (word.strip() for word in item.partition("="))
+        if name not in fields:
+            known = ", ".join(fields) or "it has none"
+            raise UserError(
+                f"'{scheme.name}' has no option '{name}'{nearest(name, fields)}; "
+                f"its options: {known}"
+            )
+        if not equals or not value:
+            raise UserError(f"option '{name}' of '{scheme.name}' needs a value: {name}=…")
+        if name in options:
+            raise UserError(f"option '{name}' of '{scheme.name}' is given twice")
+        options[name] = _convert(scheme.name, fields[name], value)
+    return options
+
+
+def _convert(scheme_name, field, value):
+    kinds = {bool: "true or false", int: "a whole number", float: "a number"}
+    try:
+        if field.type is bool:
+            return {"true": True, "false": False}[value.lower()]
+        return field.type(value)
+    except (KeyError, ValueError):
+        raise UserError(
+            f"option '{field.name}' of '{scheme_name}' takes {kinds[field.type]}, "
+            f"not '{value}'"
+        ) from None
