@@ -6,8 +6,6 @@ with it: it is what ``--user-dir`` names. ``pe_fairseq.positions`` and
 """
 
 import contextlib
-import sys
-from pathlib import Path
 
 from . import errors, user_dir
 
@@ -15,7 +13,7 @@ __version__ = "0.1.0"
 
 with (
     errors.one_line_errors()
-    if Path(sys.argv[0]).name.startswith("fairseq-")
+    if errors.under_fairseq_command()
     else contextlib.nullcontext()
 ):
     user_dir.refuse_other_copies()

@@ -9,6 +9,7 @@ import contextlib
 import difflib
 import logging
 import sys
+from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
@@ -18,6 +19,11 @@ class UserError(Exception):
 
     Not a ValueError, which argparse would replace by a message of its own.
     """
+
+
+def under_fairseq_command():
+    """True where the running program is one of fairseq's commands."""
+    return Path(sys.argv[0]).name.startswith("fairseq-")
 
 
 def nearest(name, known):

@@ -6,12 +6,21 @@ function run, early enough for all of them.
 """
 
 from .. import user_dir
-from . import checkpoints, commands, distributed, evaluation, numpy_names, precision
+from . import (
+    checkpoints,
+    commands,
+    distributed,
+    evaluation,
+    logs,
+    numpy_names,
+    precision,
+)
 
 
 def apply():
     """Install every repair and guard, once."""
     for module in (
+        logs,
         numpy_names,
         checkpoints,
         distributed,
