@@ -7,7 +7,7 @@ with it: it is what ``--user-dir`` names. ``pe_fairseq.positions`` and
 
 import contextlib
 
-from . import errors, user_dir
+from . import errors, logs, user_dir
 
 __version__ = "0.1.0"
 
@@ -19,7 +19,8 @@ with (
     user_dir.refuse_other_copies()
 
 try:
-    import fairseq as _fairseq  # noqa: F401
+    with logs.untouched_logging():
+        import fairseq as _fairseq  # noqa: F401
 except Exception as error:  # not installed, or broken: `pe-fairseq doctor` says which
     FAIRSEQ_ERROR = error
 else:
@@ -28,4 +29,4 @@ else:
     from .models import language_model  # noqa: F401
 
     compat.apply()
-    from .hub import load
+    from .hub import load  # noqa: F401

@@ -5,13 +5,12 @@ plug-in is imported after ``import fairseq`` and before its tasks, data and main
 function run, early enough for all of them.
 """
 
-from .. import user_dir
+from .. import logs, user_dir
 from . import (
     checkpoints,
     commands,
     distributed,
     evaluation,
-    logs,
     numpy_names,
     precision,
 )
