@@ -11,11 +11,7 @@ from . import errors, logs, user_dir
 
 __version__ = "0.1.0"
 
-with (
-    errors.one_line_errors()
-    if errors.under_fairseq_command()
-    else contextlib.nullcontext()
-):
+with errors.one_line_errors() if errors.under_fairseq_command() else contextlib.nullcontext():
     user_dir.refuse_other_copies()
 
 try:

@@ -14,7 +14,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(
         prog="pe-fairseq",
         description="Position encodings for fairseq. Training and evaluation run "
-        'through fairseq\'s own commands: fairseq-train --user-dir "$(pe-fairseq '
+        "through fairseq's own commands: fairseq-train --user-dir \"$(pe-fairseq "
         'user-dir)" …',
     )
     parser.add_argument("--version", action="version", version=pe_fairseq.__version__)

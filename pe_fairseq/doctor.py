@@ -200,9 +200,7 @@ def check_fused() -> List[Finding]:
 def check_apex() -> Finding:
     """NVIDIA's apex, and not the unrelated package that PyPI has under its name."""
     if not _installed("apex"):
-        return Finding(
-            "apex", NOTE, "not installed; optional, README says what it speeds up"
-        )
+        return Finding("apex", NOTE, "not installed; optional, README says what it speeds up")
     try:
         importlib.import_module("apex.normalization")
         importlib.import_module("apex.multi_tensor_apply")

@@ -23,7 +23,8 @@ class UserError(Exception):
 
 def under_fairseq_command():
     """True where the running program is one of fairseq's commands."""
-    return Path(sys.argv[0]).name.startswith("fairseq-")
+    program = Path(sys.argv[0])
+    return program.name.startswith("fairseq-") or program.parent.name == "fairseq_cli"
 
 
 def nearest(name, known):

@@ -1,9 +1,9 @@
 """A trained language model in Python, without the command line.
 
-    model = pe_fairseq.load("checkpoints/checkpoint_best.pt", data="data-bin/wikitext-2")
-    model.score("The cat sat .").perplexity
-    model.next_token("The cat", top=5)
-    model.generate("The cat", max_tokens=20)
+model = pe_fairseq.load("checkpoints/checkpoint_best.pt", data="data-bin/wikitext-2")
+model.score("The cat sat .").perplexity
+model.next_token("The cat", top=5)
+model.generate("The cat", max_tokens=20)
 """
 
 import math

@@ -68,7 +68,7 @@ def softmax_attention(
 
     Returns:
         output ``(batch, heads, query_len, head_dim)``, and the weights
-        ``(batch, heads, query_len, key_len)`` in float32 or None.
+        ``(batch, heads, query_len, key_len)`` in float32 or wider, or None.
     """
     query_len, key_len = query.size(2), key.size(2)
     if (
@@ -99,6 +99,6 @@ def softmax_attention(
         scores = scores.masked_fill(~mask, float("-inf"))
     elif mask is not None:
         scores = scores + mask
-    weights = scores.softmax(dim=-1, dtype=torch.float32)
+    weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
     kept = F.dropout(weights, p=dropout).to(value.dtype)
     return kept @ value, weights

@@ -31,9 +31,7 @@ class _NumpyWithOldNames(types.ModuleType):
 
 def install():
     """Give ``MODULES`` a view of numpy that still has the names it lacks."""
-    missing = {
-        name: value for name, value in OLD_NAMES.items() if not hasattr(numpy, name)
-    }
+    missing = {name: value for name, value in OLD_NAMES.items() if not hasattr(numpy, name)}
     if not missing:
         return
     view = _NumpyWithOldNames("numpy")

@@ -192,8 +192,7 @@ def _check_cutoff(name, text):
     numbers = text.split(",")
     if not all(number.strip().isdigit() for number in numbers):
         raise UserError(
-            f"{name} takes whole numbers joined by commas, such as 20000,60000, "
-            f"not '{text}'"
+            f"{name} takes whole numbers joined by commas, such as 20000,60000, not '{text}'"
         )
 
 
@@ -206,9 +205,7 @@ def _check_filters(text):
     except (ValueError, SyntaxError, TypeError):
         well_formed = False
     if not well_formed:
-        raise UserError(
-            f"character_filters takes a list of (width, count) pairs, not '{text}'"
-        )
+        raise UserError(f"character_filters takes a list of (width, count) pairs, not '{text}'")
 
 
 def _check_tied(config):

@@ -23,9 +23,7 @@ MAX_POSITIONS = 10**9
 class DecoderLayer(TransformerDecoderLayerBase):
     """fairseq's decoder layer with our self-attention."""
 
-    def build_self_attention(
-        self, embed_dim, cfg, add_bias_kv=False, add_zero_attn=False
-    ):
+    def build_self_attention(self, embed_dim, cfg, add_bias_kv=False, add_zero_attn=False):
         return SelfAttention(
             embed_dim,
             cfg.decoder.attention_heads,
@@ -202,9 +200,7 @@ class PositionDecoder(TransformerDecoder):
                 f"the prefix has {tokens.size(1)} tokens, of which the incremental state "
                 f"holds {held['count']} already; pass the whole prefix with new tokens"
             )
-        self.set_incremental_state(
-            incremental_state, "tokens", {"count": tokens.size(1)}
-        )
+        self.set_incremental_state(incremental_state, "tokens", {"count": tokens.size(1)})
         return held["count"]
 
     def max_positions(self):

@@ -100,9 +100,7 @@ class SelfAttention(MultiheadAttention):
         state = self._get_input_buffer(incremental_state)
         if "prev_key" in state:
             earlier = state["prev_key"].size(2)
-            padding = _joined_padding(
-                state["prev_key_padding_mask"], padding, earlier, key
-            )
+            padding = _joined_padding(state["prev_key_padding_mask"], padding, earlier, key)
             key = torch.cat([state["prev_key"], key], dim=2)
             value = torch.cat([state["prev_value"], value], dim=2)
         self._set_input_buffer(

@@ -90,8 +90,7 @@ def adopt(cfg, name, changes):
     wanted = changes.get("decoder_position", ours["decoder_position"])
     if positions.parse(wanted).name != ours["decoder_position"]:
         raise UserError(
-            f"the stock checkpoint has '{ours['decoder_position']}' positions, not "
-            f"'{wanted}'"
+            f"the stock checkpoint has '{ours['decoder_position']}' positions, not '{wanted}'"
         )
     with open_dict(cfg):
         cfg.model = OmegaConf.create(ours)

@@ -50,6 +50,4 @@ class Learned(Scheme):
     bounded = True
 
     def embedding(self, size, generator):
-        return LearnedEmbedding(
-            size.max_positions, size.embed_dim, size.unused_rows, generator
-        )
+        return LearnedEmbedding(size.max_positions, size.embed_dim, size.unused_rows, generator)

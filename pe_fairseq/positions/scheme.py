@@ -57,9 +57,7 @@ class Scheme:
     def __init__(self, options=None):
         self.options = self.Options() if options is None else options
 
-    def embedding(
-        self, size: ModelSize, generator: torch.Generator
-    ) -> Optional[nn.Module]:
+    def embedding(self, size: ModelSize, generator: torch.Generator) -> Optional[nn.Module]:
         """The module whose vectors are added to the token embeddings, or None.
 
         It maps ids ``(B or 1, L)`` to vectors ``(B or 1, L, D)``, and draws its

@@ -75,6 +75,5 @@ def _convert(scheme_name, field, value):
         return field.type(value)
     except (KeyError, ValueError):
         raise UserError(
-            f"option '{field.name}' of '{scheme_name}' takes {kinds[field.type]}, "
-            f"not '{value}'"
+            f"option '{field.name}' of '{scheme_name}' takes {kinds[field.type]}, not '{value}'"
         ) from None
