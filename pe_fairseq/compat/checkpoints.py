@@ -8,7 +8,6 @@ switch, says that a file is trusted and may run code.
 """
 
 import argparse
-import collections
 import contextvars
 import pickle
 import re
@@ -30,6 +29,17 @@ from .patching import replace
 
 TRUST = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 
+# what torch's reader raises for bytes that it cannot make sense of
+UNREADABLE = (
+    pickle.UnpicklingError,
+    EOFError,
+    IndexError,
+    KeyError,
+    OSError,
+    RuntimeError,
+    ValueError,
+)
+
 _resuming_model = contextvars.ContextVar("model config of the run that resumes")
 
 
@@ -40,7 +50,6 @@ def safe_types():
     """
     containers = [
         argparse.Namespace,
-        collections.defaultdict,
         typing.Any,
         *(bool, dict, float, int, list, set, str, tuple),
         omegaconf.DictConfig,
@@ -88,7 +97,9 @@ def _load_to_cpu(stock_load):
         torch.serialization.add_safe_globals(safe_types())
         try:
             state = stock_load(path, None, load_on_all_ranks)
-        except (pickle.UnpicklingError, EOFError, RuntimeError, KeyError) as error:
+        except FileNotFoundError:
+            raise
+        except UNREADABLE as error:
             raise UserError(_why_not(path, error)) from error
         if "cfg" not in state or state["cfg"] is None:
             raise UserError(
@@ -108,20 +119,19 @@ def _load_to_cpu(stock_load):
 
 
 def _why_not(path, error):
-    blocked = re.search(
-        r"Unsupported (?:global|class|type)[^A-Za-z]*(?:GLOBAL )?([\w.]+)", str(error)
-    )
-    if blocked:
+    text = str(error)
+    blocked = re.search(r"GLOBAL ([\w.]+)", text)
+    if blocked or "Weights only load failed" in text:
+        what = blocked[1] if blocked else text.partition("WeightsUnpickler error:")[2]
+        what = what.strip().partition("\n")[0] or "something"
         return (
-            f"{path} holds {blocked[1]}, which is not on the list of types that a "
-            "checkpoint may hold, and loading it could run code. If you trust this file, "
-            f"set {TRUST}=1"
+            f"{path} holds {what}, which is not on the list of types that a checkpoint may "
+            "hold (or the file is corrupt), and loading it could run code. If you trust "
+            f"this file, set {TRUST}=1"
         )
-    if isinstance(error, KeyError):
+    if isinstance(error, KeyError) and isinstance(error.args[0], str):
         return f"{path} is no fairseq checkpoint: it has no entry {error}"
-    if isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error):
-        raise error
-    reason = str(error).splitlines()[0] if str(error) else "it ends too early"
+    reason = text.partition("\n")[0] or "it ends too early"
     return f"{path} is truncated, corrupt or no checkpoint: {reason}"
 
 
