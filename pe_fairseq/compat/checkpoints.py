@@ -8,6 +8,7 @@ switch, says that a file is trusted and may run code.
 """
 
 import argparse
+import collections
 import contextvars
 import pickle
 import re
@@ -50,6 +51,7 @@ def safe_types():
     """
     containers = [
         argparse.Namespace,
+        collections.defaultdict,  # in omegaconf's containers
         typing.Any,
         *(bool, dict, float, int, list, set, str, tuple),
         omegaconf.DictConfig,
