@@ -1,5 +1,7 @@
 """fairseq's command lines: checked early, and with errors of one line."""
 
+import sys
+
 from fairseq import options
 
 from ..errors import one_line_errors
@@ -21,6 +23,18 @@ def _parse(stock_parse):
     return parse_args_and_arch
 
 
+def _preprocess(stock_main):
+    def main(args):
+        with one_line_errors():
+            return stock_main(args)
+
+    return main
+
+
 def install():
     """Check what can be checked when the command line is read."""
     replace(options, "parse_args_and_arch", _parse)
+    # the one command that does not go through call_main, if it is the one that runs
+    preprocess = sys.modules.get("fairseq_cli.preprocess")
+    if preprocess is not None:
+        replace(preprocess, "main", _preprocess)

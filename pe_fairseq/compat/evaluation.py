@@ -1,11 +1,13 @@
-"""Guard: an evaluation that would leave text out is an error.
+"""Guards: no text, or an evaluation that would leave text out, is an error.
 
 Stock ``fairseq-eval-lm`` drops blocks longer than the model's limit, prints the
-perplexity of what is left, and exits 0.
+perplexity of what is left, and exits 0. An empty split fails a bare assertion.
 """
 
 import contextvars
+import os
 
+from fairseq.data import data_utils
 from fairseq.tasks.fairseq_task import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
 
@@ -13,6 +15,18 @@ from ..errors import UserError
 from .patching import replace
 
 _evaluating = contextvars.ContextVar("inside eval_lm_dataloader", default=False)
+
+
+def _load_dataset(stock_load):
+    def load_dataset(self, split, *args, **kwargs):
+        for folder in self.args.data.split(os.pathsep):
+            path = os.path.join(folder, split)
+            lines = data_utils.load_indexed_dataset(path, self.dictionary)
+            if lines is not None and len(lines) == 0:
+                raise UserError(f"the split '{split}' in {folder} holds no text")
+        return stock_load(self, split, *args, **kwargs)
+
+    return load_dataset
 
 
 def _dataloader(stock_dataloader):
@@ -44,6 +58,7 @@ def _filter(stock_filter):
 
 
 def install():
-    """Make eval-lm refuse to skip blocks."""
+    """Make eval-lm refuse to skip blocks, and every command refuse an empty split."""
+    replace(LanguageModelingTask, "load_dataset", _load_dataset)
     replace(LanguageModelingTask, "eval_lm_dataloader", _dataloader)
     replace(FairseqTask, "filter_indices_by_size", _filter)

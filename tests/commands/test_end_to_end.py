@@ -1,0 +1,177 @@
+"""fairseq's own commands on real text, as a user types them."""
+
+import re
+import time
+
+import pytest
+import torch
+
+
+def losses(log, key="loss"):
+    """The training loss of every update, as printed."""
+    return [float(x) for x in re.findall(rf"train_inner .* \| {key}=([\d.]+)", log)] or [
+        float(x) for x in re.findall(rf"INFO \| train_inner \|.*?\b{key} ([\d.]+)", log)
+    ]
+
+
+def perplexity(out):
+    return float(re.search(r"Perplexity: ([\d.]+)", out)[1])
+
+
+def test_a_tiny_run_from_text_to_text_is_quick(text, train, fairseq, tmp_path):
+    """Preprocess, train, evaluate and generate; the whole takes well under 90 s."""
+    start = time.monotonic()
+    data = tmp_path / "bin"
+    splits = [(f"--{split}pref", text / split) for split in ("train", "valid", "test")]
+    fairseq(
+        "preprocess",
+        "--only-source",
+        *(word for pair in splits for word in pair),
+        *("--destdir", data),
+        user_dir=None,
+    )
+    fairseq(
+        "train",
+        data,
+        *("--task", "language_modeling", "--arch", "pe_lm_tiny", "--tokens-per-sample", 64),
+        *("--max-tokens", 512, "--optimizer", "adam", "--lr", 0.003, "--max-update", 20),
+        *("--save-dir", tmp_path / "model", "--tensorboard-logdir", tmp_path / "board"),
+    )
+    checkpoint = tmp_path / "model" / "checkpoint_best.pt"
+    options = ("--path", checkpoint, "--max-tokens", 2000)
+    whole = fairseq("eval-lm", data, *options, "--tokens-per-sample", 64).stdout
+    window = fairseq(
+        "eval-lm", data, *options, "--tokens-per-sample", 64, "--context-window", 32
+    ).stdout
+    words = len((text / "test").read_text().split()) + 60
+    for out in (whole, window):
+        assert f"Evaluated {words:,} tokens" in out
+        assert 50 < perplexity(out) < 5000
+    out = fairseq(
+        "interactive",
+        data,
+        *("--task", "language_modeling", "--path", checkpoint, "--beam", 2, "--max-len-b", 5),
+        input="the value of\n",
+    ).stdout
+    assert re.search(r"^H-0\t-[\d.]+\tthe value of", out, re.M)
+    assert list((tmp_path / "board").rglob("events.*"))
+    assert time.monotonic() - start < 90
+
+
+@pytest.mark.parametrize("position", ["none", "learned", "sinusoidal"])
+def test_killed_and_resumed_ends_at_the_same_loss(train, tmp_path, position):
+    steady = ("--dropout", 0.1, "--save-interval-updates", 3, "--max-update")
+    _, straight = train(tmp_path / "a", *steady, 6, position=position)
+    train(tmp_path / "b", *steady, 3, position=position)
+    _, resumed = train(tmp_path / "b", *steady, 6, position=position)
+    assert "Loaded checkpoint" in resumed and "@ 3 updates" in resumed
+    a, b = (torch.load(tmp_path / d / "checkpoint_last.pt") for d in ("a", "b"))
+    for name, value in a["model"].items():
+        assert torch.allclose(value, b["model"][name], atol=1e-6), name
+    assert a["extra_state"]["val_loss"] == pytest.approx(b["extra_state"]["val_loss"], abs=1e-4)
+
+
+def test_a_process_killed_while_it_trains_resumes(fairseq, data, user_dir, tmp_path):
+    """SIGKILL after the first checkpoint; the next run goes on from it."""
+    import signal
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    command = [
+        *(Path(sys.executable).parent / "fairseq-train", data, "--user-dir", user_dir),
+        *("--task", "language_modeling", "--arch", "pe_lm_tiny", "--tokens-per-sample", "64"),
+        *("--max-tokens", "512", "--optimizer", "adam", "--lr", "0.003", "--seed", "7"),
+        *("--save-dir", tmp_path, "--save-interval-updates", "2", "--disable-validation"),
+        *("--log-format", "simple", "--log-interval", "1"),
+    ]
+    running = subprocess.Popen(
+        [*map(str, command), "--max-update", "100000"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("checkpoint_1_4.pt")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    last = torch.load(tmp_path / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"]
+    out = fairseq(*_words(command[1:], last + 2))
+    assert f"@ {last} updates" in out.stdout
+    assert f"num_updates {last + 2}" in out.stdout
+
+
+def _words(command, updates):
+    return ["train", *[w for w in command if w not in ("--user-dir",)], "--max-update", updates]
+
+
+def test_generate_validate_and_ensembles(fairseq, data, trained, trained_learned):
+    common = (data, "--task", "language_modeling")
+    out = fairseq(
+        "validate", *common, "--path", trained, "--max-tokens", 2000, "--valid-subset", "valid"
+    ).stdout
+    assert re.search(r"valid on 'valid' subset \| loss [\d.]+", out)
+    for path in (trained, f"{trained}:{trained_learned}"):
+        out = fairseq(
+            "generate",
+            *common,
+            *("--path", path, "--sample-break-mode", "eos", "--prefix-size", 2),
+            *("--gen-subset", "test", "--beam", 3, "--max-len-a", 0, "--max-len-b", 12),
+            *("--batch-size", 8, "--skip-invalid-size-inputs-valid-test"),
+        ).stdout
+        assert len(re.findall(r"^H-\d+\t-?[\d.]+\t\S", out, re.M)) >= 50
+        assert "nan" not in out.split("Generate")[0].lower().replace("nano", "")
+
+
+def test_positions_can_be_changed_at_evaluation(fairseq, data, trained, trained_learned):
+    options = (data, "--tokens-per-sample", 64, "--max-tokens", 2000)
+
+    def evaluate(path, overrides, length=64, **kwargs):
+        return fairseq(
+            "eval-lm",
+            *options,
+            *("--path", path, "--tokens-per-sample", length, "--model-overrides", overrides),
+            **kwargs,
+        )
+
+    plain = perplexity(evaluate(trained, "{}").stdout)
+    strided = perplexity(evaluate(trained, "{'decoder_position_stride': 4}").stdout)
+    assert plain != strided
+    assert evaluate(trained, "{}", length=256).stdout.count("Perplexity") == 1
+
+    refused = evaluate(trained_learned, "{}", length=128, check=False)
+    assert refused.returncode == 1
+    assert "position 64 is beyond the learned table" in refused.stdout.splitlines()[-1]
+    for rule in (
+        "{'decoder_position_beyond': 'clamp'}",
+        "{'decoder_position_beyond': 'interpolate', 'decoder_position_length': 128}",
+    ):
+        assert perplexity(evaluate(trained_learned, rule, length=128).stdout) > 1
+
+
+@pytest.mark.parametrize("flag", ["--fp16", "--bf16", "--amp"])
+def test_precisions_train_and_resume_on_cpu(train, tmp_path, flag):
+    _, log = train(tmp_path, flag, "--max-update", 3, "--fp16-init-scale", 4)
+    _, log = train(tmp_path, flag, "--max-update", 6, "--fp16-init-scale", 4)
+    assert "@ 3 updates" in log and "num_updates 6" in log
+    last = torch.load(tmp_path / "checkpoint_last.pt")
+    dtype = last["model"]["decoder.embed_tokens.weight"].dtype
+    expected = {"--fp16": torch.float16, "--bf16": torch.bfloat16, "--amp": torch.float32}
+    assert dtype == expected[flag]
+
+
+def test_adaptive_softmax_trains(train, fairseq, data, tmp_path):
+    train(
+        tmp_path,
+        *("--criterion", "adaptive_loss", "--ddp-backend", "legacy_ddp"),
+        *("--adaptive-input-cutoff", "50,100", "--adaptive-softmax-cutoff", "50,100"),
+        *("--decoder-layers", 2, "--decoder-attention-heads", 2),
+        arch="pe_lm_wiki103",
+    )
+    out = fairseq(
+        "eval-lm",
+        data,
+        *("--path", tmp_path / "checkpoint_last.pt", "--tokens-per-sample", 64),
+        *("--max-tokens", 2000),
+    ).stdout
+    assert perplexity(out) > 1
