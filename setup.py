@@ -1,3 +1,6 @@
+import atexit
+import shutil
+import tempfile
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -20,6 +23,10 @@ version = next(
     if line.startswith("__version__")
 )
 
+# Built beside the sources, a file that is gone since would be installed again.
+build_folder = tempfile.mkdtemp(prefix="pe-fairseq-build-")
+atexit.register(shutil.rmtree, build_folder, ignore_errors=True)
+
 setup(
     name="pe-fairseq",
     version=version,
@@ -27,6 +34,7 @@ setup(
     long_description=(HERE / "README.md").read_text(),
     long_description_content_type="text/markdown",
     license="MIT",
+    options={"build": {"build_base": build_folder}},
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["pe_fairseq", "pe_fairseq.*"]),
     install_requires=[
@@ -44,7 +52,7 @@ setup(
         "rich",
     ],
     extras_require={
-        "dev": ["pytest", "ruff"],
+        "dev": ["pytest", "pytest-xdist", "ruff"],
         "gpu": ["flash-linear-attention"],
     },
     entry_points={"console_scripts": ["pe-fairseq = pe_fairseq.cli:main"]},

@@ -47,7 +47,7 @@ def describe(error):
     if isinstance(error, UnicodeDecodeError):
         bad = error.object[error.start]
         return f"the text is not UTF-8: byte 0x{bad:02x} at offset {error.start}"
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) or type(error).__module__ == "omegaconf.errors":
         return str(error)
     return None
 

@@ -1,10 +1,11 @@
 """fairseq's command lines: checked early, and with errors of one line."""
 
+import os
 import sys
 
 from fairseq import options
 
-from ..errors import one_line_errors
+from ..errors import UserError, one_line_errors
 from .overrides import parse_overrides
 from .patching import replace
 from .precision import without_tpu
@@ -26,9 +27,41 @@ def _parse(stock_parse):
 def _preprocess(stock_main):
     def main(args):
         with one_line_errors():
+            for path in _text_files(args):
+                check_text(path)
             return stock_main(args)
 
     return main
+
+
+def _text_files(args):
+    """The files that fairseq-preprocess is about to read."""
+    languages = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
+    prefixes = [args.trainpref, args.validpref, args.testpref]
+    for prefix in ",".join(filter(None, prefixes)).split(","):
+        for language in languages:
+            path = prefix if language is None else f"{prefix}.{language}"
+            if os.path.isfile(path):
+                yield path
+
+
+def check_text(path):
+    """Raise UserError if the file is empty or not UTF-8.
+
+    Stock fairseq steps back byte by byte from what it cannot decode, up to the start
+    of the file, which looks as if it hung.
+    """
+    if os.path.getsize(path) == 0:
+        raise UserError(f"{path} is empty")
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{path} is not UTF-8: byte 0x{line[error.start]:02x} in line {number}; "
+                    f"convert it, e.g. iconv -f latin1 -t utf-8 {path}"
+                ) from None
 
 
 def install():

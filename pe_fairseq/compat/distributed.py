@@ -37,6 +37,7 @@ def run_in_process(rank, main, cfg, kwargs):
 def _call_main(stock_call_main):
     def call_main(cfg, main, **kwargs):
         with one_line_errors():
+            notice_launcher(cfg.distributed_training)
             try:
                 if on_cpu(cfg):
                     call_on_cpu(cfg, main, **kwargs)
@@ -47,6 +48,19 @@ def _call_main(stock_call_main):
                 raise SystemExit(error.exit_code or 1) from None
 
     return call_main
+
+
+LAUNCHED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
+
+
+def notice_launcher(training):
+    """Count the processes that torchrun started.
+
+    Stock fairseq counts GPUs first: with one or none in each process it takes itself
+    for the only one, and all of them train alone and write to one folder.
+    """
+    if all(name in os.environ for name in LAUNCHED) and training.distributed_world_size == 1:
+        training.distributed_world_size = int(os.environ["WORLD_SIZE"])
 
 
 def call_on_cpu(cfg, main, **kwargs):
@@ -88,8 +102,7 @@ def call_on_cpu(cfg, main, **kwargs):
 
 def infer_cpu_init(training):
     """Fill in the init method of ``training``; True if the processes must be spawned."""
-    launched = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
-    if all(name in os.environ for name in launched):
+    if all(name in os.environ for name in LAUNCHED):
         training.distributed_init_method = "env://"
         training.distributed_world_size = int(os.environ["WORLD_SIZE"])
         training.distributed_rank = int(os.environ["RANK"])

@@ -1,6 +1,7 @@
 """Bad input is one readable line and a non-zero status."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -92,7 +93,7 @@ def test_checkpoint_with_a_foreign_type(refused, data, trained, tmp_path):
     state["extra"] = pytest.approx(1)
     torch.save(state, tmp_path / "odd.pt")
     line = refused("eval-lm", *evaluation(data, tmp_path / "odd.pt"))
-    assert "odd.pt holds _pytest.python_api.Approx" in line
+    assert "odd.pt holds _pytest." in line
     assert "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1" in line
 
 
@@ -140,35 +141,31 @@ def test_dictionary_of_another_vocabulary(refused, data, trained, tmp_path):
 def test_empty_text(refused, text, program, tmp_path):
     from conftest import SCRIPTS
 
-    for split in ("train", "valid", "test"):
-        (tmp_path / split).write_text("" if split == "train" else "some words\n")
-    program(
-        SCRIPTS / "fairseq-preprocess",
-        *("--only-source", "--trainpref", text / "train", "--validpref", text / "valid"),
-        *("--testpref", tmp_path / "train", "--destdir", tmp_path / "bin"),
+    (tmp_path / "nothing").write_text("")
+    texts = (
+        "--only-source",
+        "--trainpref",
+        text / "train",
+        "--validpref",
+        tmp_path / "nothing",
     )
-    for path in (tmp_path / "bin").glob("test.*"):
-        path.rename(path.with_name(path.name.replace("test", "empty")))
-    line = refused(
-        "train",
-        *training(tmp_path / "bin", "--save-dir", tmp_path, "--valid-subset", "empty"),
-    )
-    assert "holds no text" in line
+    assert "nothing is empty" in refused("preprocess", *texts, "--destdir", tmp_path / "a")
+    program(SCRIPTS / "fairseq-preprocess", *texts, "--destdir", tmp_path / "bin")
+    line = refused("train", *training(tmp_path / "bin", "--save-dir", tmp_path))
+    assert "the split 'valid' in" in line and "holds no text" in line
 
 
 def test_text_that_is_not_utf8(refused, text, tmp_path):
-    (tmp_path / "train").write_bytes(b"fine words\nbad \xff byte\n")
+    (tmp_path / "train").write_bytes(b"fine words\n" * 100000 + b"bad \xff byte\n")
     line = refused(
         "preprocess",
         *("--only-source", "--trainpref", tmp_path / "train", "--validpref", text / "valid"),
         *("--destdir", tmp_path / "bin"),
     )
-    assert "not UTF-8" in line and "0xff" in line
+    assert "train is not UTF-8: byte 0xff in line 100001" in line
 
 
-def test_the_checkout_as_user_dir(refused, data, user_dir, tmp_path):
-    checkout = user_dir.parent
-    if not (checkout / "setup.py").is_file():
-        pytest.skip("the package is installed, there is no checkout here")
+def test_the_checkout_as_user_dir(refused, data, tmp_path):
+    checkout = Path(__file__).resolve().parents[2]
     line = refused("train", *training(data, "--save-dir", tmp_path), user_dir=checkout)
     assert f"give its package folder: --user-dir {checkout / 'pe_fairseq'}" in line

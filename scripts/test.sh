@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Environment, install, tests. Arguments go to pytest: scripts/test.sh -k stock
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/environment.sh
+exec python -m pytest "$@"
