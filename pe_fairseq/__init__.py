@@ -26,3 +26,11 @@ else:
 
     compat.apply()
     from .hub import load  # noqa: F401
+
+
+def __getattr__(name):
+    if name == "load":
+        raise errors.UserError(
+            f"fairseq does not import here ({FAIRSEQ_ERROR}); run pe-fairseq doctor"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

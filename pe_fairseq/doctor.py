@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.metadata
+import importlib.util
 import platform
 import sys
 from dataclasses import dataclass

@@ -22,6 +22,10 @@ x = table(torch.arange(4)[None]).unflatten(-1, (2, 4)).transpose(1, 2)
 softmax_attention(x, x, x, causal=True)
 assert "fairseq" not in sys.modules
 assert isinstance(pe_fairseq.FAIRSEQ_ERROR, ModuleNotFoundError)
+try:
+    pe_fairseq.load
+except pe_fairseq.errors.UserError as error:
+    assert "run pe-fairseq doctor" in str(error)
 print("works")
 """
 

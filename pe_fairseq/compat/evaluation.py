@@ -7,6 +7,7 @@ perplexity of what is left, and exits 0. An empty split fails where it is mapped
 import contextvars
 import os
 
+from fairseq import utils
 from fairseq.tasks.fairseq_task import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
 
@@ -18,7 +19,7 @@ _evaluating = contextvars.ContextVar("inside eval_lm_dataloader", default=False)
 
 def _load_dataset(stock_load):
     def load_dataset(self, split, *args, **kwargs):
-        for folder in self.args.data.split(os.pathsep):
+        for folder in utils.split_paths(self.args.data):
             path = os.path.join(folder, split + ".bin")
             if os.path.isfile(path) and os.path.getsize(path) == 0:
                 raise UserError(f"the split '{split}' in {folder} holds no text")

@@ -2,6 +2,7 @@
 
 import ast
 import hashlib
+import logging
 from argparse import Namespace
 
 from fairseq import utils
@@ -11,9 +12,13 @@ from fairseq.models.transformer_lm import TransformerLanguageModel
 from fairseq.modules import AdaptiveInput, CharacterTokenEmbedder
 from omegaconf import OmegaConf, open_dict
 
+import pe_fairseq
+
 from ..errors import UserError
 from .config import SIZES, add_arguments, complete
 from .decoder import PositionDecoder
+
+logger = logging.getLogger(__name__)
 
 
 class PeLanguageModel(TransformerLanguageModel):
@@ -37,6 +42,10 @@ class PeLanguageModel(TransformerLanguageModel):
         check_dictionary(cfg, task.source_dictionary)
         config = complete(
             Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
+        )
+        logger.info(
+            f"pe-fairseq {pe_fairseq.__version__}: --decoder-position "
+            f"'{config.decoder_position}', dictionary {config.dictionary_sha256 or 'unknown'}"
         )
         embed_tokens = cls.build_embed_tokens(config, task.source_dictionary)
         decoder = PositionDecoder(

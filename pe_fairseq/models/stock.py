@@ -108,13 +108,29 @@ def refuse_other_model(path, saved, wanted):
         saved = Namespace(**from_stock(saved))
     if not hasattr(saved, "decoder_position"):
         return
-    before = str(positions.parse(saved.decoder_position))
-    now = str(positions.parse(wanted.decoder_position))
-    if before != now:
-        raise UserError(
-            f"{path} was trained with --decoder-position '{before}', this run says "
-            f"'{now}'; use the same scheme, or another --save-dir"
-        )
+    for flag, before, now in (
+        (
+            "--decoder-position",
+            positions.parse(saved.decoder_position),
+            positions.parse(wanted.decoder_position),
+        ),
+        *(
+            (
+                "--" + name.replace("_", "-"),
+                getattr(saved, name, default),
+                getattr(wanted, name),
+            )
+            for name, default in (
+                ("decoder_position_stride", 1),
+                ("decoder_position_offset", 0),
+            )
+        ),
+    ):
+        if str(before) != str(now):
+            raise UserError(
+                f"{path} was trained with {flag} '{before}', this run says '{now}'; use the "
+                "same, or another --save-dir"
+            )
     trained = getattr(saved, "dictionary_sha256", None)
     if trained is not None and trained != wanted.dictionary_sha256:
         raise UserError(

@@ -109,6 +109,14 @@ def test_checkpoint_from_another_scheme(refused, data, trained, tmp_path, other)
     assert f"this run says '{other}'" in line
 
 
+def test_checkpoint_trained_with_other_positions(refused, data, trained, tmp_path):
+    shutil.copy(trained, tmp_path / "checkpoint_last.pt")
+    line = refused(
+        "train", *training(data, "--save-dir", tmp_path, "--decoder-position-stride", 4)
+    )
+    assert "was trained with --decoder-position-stride '1', this run says '4'" in line
+
+
 def test_data_without_a_split(refused, data, tmp_path):
     half = tmp_path / "half"
     shutil.copytree(data, half)

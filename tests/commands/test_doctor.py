@@ -4,6 +4,7 @@ import importlib.metadata
 import sys
 
 import pytest
+from conftest import SCRIPTS
 
 import pe_fairseq
 from pe_fairseq import cli, doctor
@@ -42,6 +43,18 @@ def test_a_fairseq_that_does_not_import(monkeypatch):
     monkeypatch.setattr(pe_fairseq, "FAIRSEQ_ERROR", ValueError("mutable default"))
     (finding,) = doctor.check_fairseq()
     assert finding.status == doctor.FAIL and "mutable default" in finding.text
+
+
+def test_a_fairseq_that_breaks_python(program, tmp_path):
+    """Like the official 0.12.2 on Python 3.11; the doctor must live to tell."""
+    (tmp_path / "fairseq").mkdir()
+    (tmp_path / "fairseq" / "__init__.py").write_text("raise ValueError('mutable default')")
+    done = program(
+        SCRIPTS / "pe-fairseq", "doctor", env={"PYTHONPATH": str(tmp_path)}, check=False
+    )
+    assert done.returncode == 1
+    assert "does not import (mutable default)" in done.stdout
+    assert "Traceback" not in done.stdout
 
 
 def test_another_python(monkeypatch):

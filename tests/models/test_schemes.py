@@ -220,6 +220,7 @@ def test_checkpointed_activations(position):
         attention_dropout=0.1,
         checkpoint_activations=True,
     )
+    assert all(hasattr(layer, "precheckpoint_forward") for layer in saving.decoder.layers)
     gradients = []
     for model in (plain, saving):
         model.train()
@@ -278,7 +279,11 @@ def test_beam_search_scores_are_those_of_a_full_pass(position):
 
 def test_shared_parameters_start_bit_equal():
     """Two models that differ in their scheme alone have the same start."""
-    states = {name: build(decoder_position=name).state_dict() for name in SCHEMES}
+    states, after = {}, []
+    for name in SCHEMES:
+        states[name] = build(decoder_position=name).state_dict()
+        after.append(torch.rand(1))
+    assert all(torch.equal(value, after[0]) for value in after)
     shared = set.intersection(*(set(state) for state in states.values()))
     assert len(shared) > 20
     for name in shared:

@@ -1,5 +1,7 @@
 """Stock checkpoints, trained by stock fairseq, score the same as ours."""
 
+import argparse
+
 import pytest
 import torch
 from build import pad_left, tokens
@@ -51,6 +53,29 @@ def test_a_converted_checkpoint(stock_checkpoint, tmp_path):
         a["last_optimizer_state"]["state"].keys() == b["last_optimizer_state"]["state"].keys()
     )
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_an_old_checkpoint_that_holds_a_namespace(stock_checkpoint, tmp_path):
+    """The form of the checkpoints that fairseq's authors released: flat args, no cfg."""
+    state = torch.load(stock_checkpoint)
+    whole = state.pop("cfg")
+    flat = {}
+    for part in whole.values():
+        if isinstance(part, dict):
+            flat.update({key: value for key, value in part.items() if key != "_name"})
+    flat.update(arch="transformer_lm", task="language_modeling", lr=[0.1])
+    for name in ("criterion", "optimizer", "lr_scheduler"):
+        flat[name] = whole[name]["_name"]
+    state["args"] = argparse.Namespace(**flat)
+    torch.save(state, tmp_path / "old.pt")
+    stock.convert(tmp_path / "old.pt", tmp_path / "ours.pt")
+    theirs, _, _ = load(stock_checkpoint)
+    for ours, _, _ in (
+        load(tmp_path / "ours.pt"),
+        load(tmp_path / "old.pt", model={"_name": "pe_lm"}),
+    ):
+        assert type(ours).__name__ == "pe_lm"
+        check_scores(theirs, ours)
 
 
 def test_by_model_overrides(stock_checkpoint):
