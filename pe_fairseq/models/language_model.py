@@ -39,13 +39,13 @@ class PeLanguageModel(TransformerLanguageModel):
         """
         if not OmegaConf.is_config(cfg):
             cfg = OmegaConf.structured(cfg)
-        check_dictionary(cfg, task.source_dictionary)
+        sha256 = check_dictionary(cfg, task.source_dictionary)
         config = complete(
             Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
         )
         logger.info(
             f"pe-fairseq {pe_fairseq.__version__}: --decoder-position "
-            f"'{config.decoder_position}', dictionary {config.dictionary_sha256 or 'unknown'}"
+            f"'{config.decoder_position}', dictionary sha256 {sha256}"
         )
         embed_tokens = cls.build_embed_tokens(config, task.source_dictionary)
         decoder = PositionDecoder(
@@ -101,7 +101,7 @@ def dictionary_sha256(dictionary):
 def check_dictionary(config, dictionary):
     """Compare with the dictionary that the config names, or write this one into it.
 
-    A dictionary of the same size and other words would give wrong numbers in silence.
+    Returns its hash. A dictionary of the same size and other words would give wrong numbers in silence.
     """
     found = dictionary_sha256(dictionary)
     if config.dictionary_sha256 is None:
@@ -112,6 +112,7 @@ def check_dictionary(config, dictionary):
             "the checkpoint was trained with; binarise the data with "
             "fairseq-preprocess --srcdict and the training data's dict.txt"
         )
+    return found
 
 
 def _remember(config, found):
