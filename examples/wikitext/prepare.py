@@ -1,6 +1,7 @@
 """Turn WikiText-103 or WikiText-2 into the binary files that fairseq-train reads.
 
-Nothing is downloaded. The published archives, and their sha256:
+Nothing is downloaded. Where the archives are, with the sha256 that public data loaders
+give for them:
 
     https://wikitext.smerity.com/wikitext-103-v1.zip
       242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 import zipfile
+import zlib
 from pathlib import Path
 
 SPLITS = ("train", "valid", "test")
@@ -47,13 +49,13 @@ def main():
         type=Path,
         help="the archive, or a folder with wiki.{train,valid,test}.tokens (or .tokens.xz)",
     )
-    parser.add_argument("dest", type=Path, help="the folder to write; must not exist")
+    parser.add_argument("dest", type=Path, help="the folder to write: a new one")
     options = parser.parse_args()
     # without this a terminated run would leave its temporary folder behind
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         prepare(options.source, options.dest)
-    except (PrepareError, OSError, zipfile.BadZipFile, lzma.LZMAError, EOFError) as error:
+    except (PrepareError, OSError) as error:
         sys.exit(f"prepare.py: error: {error}")
     except KeyboardInterrupt:
         sys.exit("prepare.py: interrupted; nothing was written")
@@ -151,19 +153,21 @@ def copy(name, opener, target):
     print(f"reading {name}", flush=True)
     digest = hashlib.sha256()
     lines = words = offset = 0
-    with opener() as source, target.open("wb") as plain:
-        for line in source:
-            try:
+    try:
+        with opener() as source, target.open("wb") as plain:
+            for line in source:
                 words += len(line.decode().split())
-            except UnicodeDecodeError as error:
-                raise PrepareError(
-                    f"{name} is not UTF-8: byte 0x{line[error.start]:02x} "
-                    f"at offset {offset + error.start}"
-                ) from error
-            digest.update(line)
-            plain.write(line)
-            lines += 1
-            offset += len(line)
+                digest.update(line)
+                plain.write(line)
+                lines += 1
+                offset += len(line)
+    except UnicodeDecodeError as error:
+        raise PrepareError(
+            f"{name} is not UTF-8: byte 0x{line[error.start]:02x} "
+            f"at offset {offset + error.start}"
+        ) from error
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError) as error:
+        raise PrepareError(f"{name} is damaged: {error}") from error
     if not words:
         raise PrepareError(f"{name} is empty")
     return {
@@ -206,7 +210,14 @@ def binarise(text, binary):
     ]
     for split in SPLITS:
         command += [f"--{split}pref", str(text / f"{split}.tokens")]
-    status = subprocess.run(command).returncode
+    # a session of its own, so that its worker processes can be ended with it
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        status = process.wait()
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
     if status:
         raise PrepareError(f"fairseq-preprocess failed with status {status}")
     print(f"binarised in {time.monotonic() - start:.0f} s")

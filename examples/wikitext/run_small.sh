@@ -4,7 +4,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/recipes.sh"
 usage 2 "[SEED=1] $0 SOURCE DEST [more fairseq-train flags]" "$@"
-source_=$1 dest=$2
+corpus=$1 dest=$2
 train=("${SMALL[@]}" --log-format json "${@:3}")
 
 mkdir -p "$dest"
@@ -15,7 +15,7 @@ if [[ -e $dest/flags ]] && ! cmp -s "$dest/flags" "$dest/flags.new"; then
 fi
 mv "$dest/flags.new" "$dest/flags"
 
-python "$HERE/prepare.py" "$source_" "$dest/data"
+python "$HERE/prepare.py" "$corpus" "$dest/data"
 
 for scheme in none learned sinusoidal; do
   run=$dest/$scheme

@@ -11,22 +11,26 @@ def perplexity(log):
     return re.search(r"Perplexity: ([\d.]+)", log.read_text())[1]
 
 
-def last_epoch(log):
-    """What fairseq-train has logged at the end of its last epoch, as a dict."""
+def epochs(log):
+    """What fairseq-train has logged at the end of each epoch, as dicts.
+
+    A resumed epoch's last line counts what was done before, too.
+    """
     lines = re.findall(r" \| train \| (\{.*\})$", log.read_text(), re.MULTILINE)
-    return json.loads(lines[-1])
+    return list({line["epoch"]: line for line in map(json.loads, lines)}.values())
 
 
 print("| scheme | valid ppl | test ppl | seconds | updates | tokens/s |")
 print("|---|---:|---:|---:|---:|---:|")
 for run in map(Path, sys.argv[1:]):
-    epoch = last_epoch(run / "train.log")
+    trained = epochs(run / "train.log")
+    seconds = sum(float(epoch["train_train_wall"]) for epoch in trained)
     cells = [
         run.name,
         perplexity(run / "valid.log"),
         perplexity(run / "test.log"),
-        f"{float(epoch['train_wall']):,.0f}",
-        f"{int(epoch['train_num_updates']):,}",
-        f"{float(epoch['train_wps']):,.0f}",
+        f"{seconds:,.0f}",
+        f"{int(trained[-1]['train_num_updates']):,}",
+        f"{float(trained[-1]['train_wps']):,.0f}",
     ]
     print("| " + " | ".join(cells) + " |")
