@@ -8,16 +8,9 @@ import sys
 from dataclasses import dataclass
 from typing import List
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 import pe_fairseq
 
 OK, NOTE, FAIL = "ok", "note", "FAIL"
-STYLES = {OK: "green", NOTE: "yellow", FAIL: "bold red"}
-
-WIDTH_OF_A_FILE = 200
 
 TESTED_PYTHON = ((3, 11), (3, 12))
 FAIRSEQ_REQUIREMENT = "pip install ve-fairseq==0.12.3"
@@ -34,20 +27,27 @@ class Finding:
 
 def main():
     """Print the report; return 1 if anything will not work, else 0."""
-    findings = [finding for check in CHECKS for finding in check()]
-    table = Table(box=None, pad_edge=False, show_header=False)
+    findings = [finding for check in CHECKS for finding in _survive(check)]
+    width = max(len(finding.subject) for finding in findings)
     for finding in findings:
-        style = STYLES[finding.status]
-        table.add_row(
-            finding.subject,
-            f"[{style}]{finding.status}[/{style}]",
-            escape(finding.text),
-        )
-    Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE).print(table)
+        print(f"{finding.subject:{width}}  {finding.status:4}  {finding.text}")
     failures = sum(finding.status == FAIL for finding in findings)
     if failures:
         print(f"{failures} of {len(findings)} checks failed", file=sys.stderr)
     return 1 if failures else 0
+
+
+def _survive(check):
+    """The findings of ``check``; that it broke, where it did: the report goes on."""
+    try:
+        return check()
+    except Exception as error:
+        subject = check.__name__.removeprefix("check_")
+        return [Finding(subject, FAIL, f"{type(error).__name__}: {_first_line(error)}")]
+
+
+def _first_line(error):
+    return str(error).partition("\n")[0]
 
 
 def check_versions() -> List[Finding]:
@@ -61,7 +61,15 @@ def check_versions() -> List[Finding]:
     else:
         findings = [Finding("python", FAIL, f"{python}: use 3.11 or 3.12")]
     findings.append(Finding("pe-fairseq", OK, pe_fairseq.__version__))
-    for name in ("torch", "numpy", "hydra-core", "omegaconf", "sentencepiece", "sacrebleu"):
+    for name in (
+        "torch",
+        "numpy",
+        "rich",
+        "hydra-core",
+        "omegaconf",
+        "sentencepiece",
+        "sacrebleu",
+    ):
         try:
             findings.append(Finding(name, OK, importlib.metadata.version(name)))
         except importlib.metadata.PackageNotFoundError:
@@ -84,7 +92,7 @@ def check_fairseq() -> List[Finding]:
             )
         ]
     if pe_fairseq.FAIRSEQ_ERROR is not None:
-        reason = str(pe_fairseq.FAIRSEQ_ERROR).splitlines()[0]
+        reason = _first_line(pe_fairseq.FAIRSEQ_ERROR)
         return [
             Finding(
                 "fairseq",
@@ -183,7 +191,7 @@ def check_fused() -> List[Finding]:
     import torch
 
     gpu = torch.cuda.is_available()
-    findings = [check_apex()]
+    findings = []
     if gpu and torch.backends.cuda.flash_sdp_enabled():
         findings.append(Finding("flash attention", OK, "torch's own, for --fp16 and --bf16"))
     elif gpu:
@@ -198,21 +206,24 @@ def check_fused() -> List[Finding]:
     return findings
 
 
-def check_apex() -> Finding:
+def check_apex() -> List[Finding]:
     """NVIDIA's apex, and not the unrelated package that PyPI has under its name."""
     if not _installed("apex"):
-        return Finding("apex", NOTE, "not installed; optional, README says what it speeds up")
+        text = "not installed; optional, README says what it speeds up"
+        return [Finding("apex", NOTE, text)]
     try:
         importlib.import_module("apex.normalization")
         importlib.import_module("apex.multi_tensor_apply")
     except ImportError:
-        return Finding(
-            "apex",
-            FAIL,
-            "this is PyPI's apex, a web toolkit, not NVIDIA's: pip uninstall apex; "
-            "README says how to build NVIDIA's",
-        )
-    return Finding("apex", OK, "NVIDIA's: fused Adam, layer norm and gradient norm")
+        return [
+            Finding(
+                "apex",
+                FAIL,
+                "this is PyPI's apex, a web toolkit, not NVIDIA's: pip uninstall apex; "
+                "README says how to build NVIDIA's",
+            )
+        ]
+    return [Finding("apex", OK, "NVIDIA's: fused Adam, layer norm and gradient norm")]
 
 
 def _installed(module):
@@ -225,5 +236,6 @@ CHECKS = (
     check_copies,
     check_devices,
     check_distributed,
+    check_apex,
     check_fused,
 )

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import List
 
 import torch
-from fairseq import checkpoint_utils, hub_utils
+from fairseq import checkpoint_utils, hub_utils, utils
 from torch import Tensor
 
-from .errors import UserError
+from .errors import UserError, nearest
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class LanguageModel:
             UserError: the text is empty, or longer than a learned table.
         """
         target = self.encode(text)
-        start = target.new_tensor([self._start()])
-        log_probs = self._log_probs(torch.cat([start, target[:-1]]))
+        start = target.new_tensor(self._start())
+        log_probs = self._log_probs(torch.cat([start, target[:-1]]))[len(start) - 1 :]
         picked = log_probs.gather(1, target.unsqueeze(1)).squeeze(1)
         return Score([self.dictionary[index] for index in target], picked)
 
@@ -73,9 +73,13 @@ class LanguageModel:
         """The ``top`` likeliest tokens after ``text``, as (token, probability) pairs.
 
         An empty text asks for the first token.
+
+        Raises:
+            UserError: ``top`` is below 1.
         """
+        _check_positive(top=top)
         prefix = self._hub.encode(text)[:-1]
-        start = prefix.new_tensor([self._start()])
+        start = prefix.new_tensor(self._start())
         probs = self._log_probs(torch.cat([start, prefix]))[-1].exp()
         best = probs.topk(min(top, len(probs)))
         return [
@@ -90,9 +94,18 @@ class LanguageModel:
             max_tokens: how many tokens to add at most.
             options: fairseq's generation options: ``beam=5``, ``sampling=True``,
                 ``sampling_topk=10``, ``temperature=0.8``, …
+
+        Raises:
+            UserError: a number below 1, or an option that fairseq does not have.
         """
+        for name in options:
+            if name not in self._hub.cfg.generation:
+                known = self._hub.cfg.generation.keys()
+                raise UserError(f"generation has no option '{name}'{nearest(name, known)}")
+        _check_positive(max_tokens=max_tokens, beam=options.get("beam", 1))
         prefix = self._hub.encode(text)[:-1]
-        options = {"beam": 1, "max_len_a": 1, "max_len_b": max_tokens, **options}
+        # fairseq's limit counts the prefix and what stands before it
+        options = {"beam": 1, "max_len_a": 1, "max_len_b": max_tokens - 1, **options}
         hypothesis = self._hub.generate([prefix], **options)[0][0]
         return self._hub.decode(hypothesis["tokens"])
 
@@ -107,10 +120,16 @@ class LanguageModel:
         return (total / len(self.models)).log().float()
 
     def _start(self):
-        """What stands before the first token: ``</s>``, or ``<s>`` if so trained."""
-        if getattr(self.task.cfg, "add_bos_token", False):
-            return self.dictionary.bos()
-        return self.dictionary.eos()
+        """What stands before the first token in training: ``</s>``, or ``<s> </s>``."""
+        if getattr(self.task.args, "add_bos_token", False):
+            return [self.dictionary.bos(), self.dictionary.eos()]
+        return [self.dictionary.eos()]
+
+
+def _check_positive(**numbers):
+    for name, number in numbers.items():
+        if number < 1:
+            raise UserError(f"{name}={number} must be 1 or more")
 
 
 def load(path, data=None, overrides=None) -> LanguageModel:
@@ -127,13 +146,15 @@ def load(path, data=None, overrides=None) -> LanguageModel:
         UserError: no dictionary is found, the file is no checkpoint, or it does not
             belong to the dictionary.
     """
+    if not isinstance(overrides, (dict, type(None))):
+        raise UserError(f"overrides takes a dict, not {overrides!r}")
     paths = str(path).split(":")
     for each in paths:
         if not Path(each).is_file():
             raise UserError(f"there is no checkpoint {each}")
     if data is None:
         trained = checkpoint_utils.load_checkpoint_to_cpu(paths[0])["cfg"].task.data
-        data = trained if trained else Path(paths[0]).parent
+        data = utils.split_paths(trained)[0] if trained else Path(paths[0]).parent
         if not (Path(data) / "dict.txt").is_file():
             data = Path(paths[0]).parent
     if not (Path(data) / "dict.txt").is_file():

@@ -14,10 +14,12 @@ from .errors import under_fairseq_command
 
 @contextlib.contextmanager
 def untouched_logging():
-    """Take back what an import inside does to the root logger."""
+    """Take back what an import inside does to the root logger, and keep it quiet."""
     root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
+    level, handlers, disabled = root.level, list(root.handlers), root.manager.disable
+    logging.disable(logging.INFO)
     yield
+    logging.disable(disabled)
     root.setLevel(level)
     root.handlers[:] = handlers
 

@@ -21,9 +21,11 @@ def package_dir():
 
 
 def code_hash(folder):
-    """sha256 over the names and contents of all .py files under ``folder``."""
+    """sha256 over the names and contents of all .py files under ``folder``, hidden ones not."""
     digest = hashlib.sha256()
     for path in sorted(Path(folder).rglob("*.py")):
+        if any(part.startswith(".") for part in path.relative_to(folder).parts):
+            continue
         content = path.read_bytes()
         digest.update(f"{path.relative_to(folder)} {len(content)}\n".encode())
         digest.update(content)

@@ -8,8 +8,10 @@ switch, says that a file is trusted and may run code.
 """
 
 import argparse
+import ast
 import collections
 import contextvars
+import os
 import pickle
 import re
 import typing
@@ -19,9 +21,11 @@ import omegaconf
 import torch
 from fairseq import checkpoint_utils
 from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass.configs import FairseqConfig
 from fairseq.distributed import utils as distributed_utils
 from fairseq.logging import meters
 from fairseq.trainer import Trainer
+from omegaconf import DictConfig
 
 from ..errors import UserError
 from ..models import stock
@@ -33,15 +37,19 @@ TRUST = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 # what torch's reader raises for bytes that it cannot make sense of
 UNREADABLE = (
     pickle.UnpicklingError,
+    AssertionError,
+    AttributeError,
     EOFError,
     IndexError,
     KeyError,
     OSError,
     RuntimeError,
+    TypeError,
     ValueError,
 )
 
-_resuming_model = contextvars.ContextVar("model config of the run that resumes")
+_loading_run = contextvars.ContextVar("the run that a checkpoint is loaded into")
+_task_is_built = contextvars.ContextVar("the command has made its task", default=False)
 
 
 def safe_types():
@@ -99,22 +107,23 @@ def _load_to_cpu(stock_load):
         torch.serialization.add_safe_globals(safe_types())
         try:
             state = stock_load(path, None, load_on_all_ranks)
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError, PermissionError):
             raise
         except UNREADABLE as error:
             raise UserError(_why_not(path, error)) from error
-        if "cfg" not in state or state["cfg"] is None:
+        if not isinstance(state.get("cfg"), DictConfig) or state["cfg"].get("model") is None:
             raise UserError(
                 f"{path} holds no config, so it is no fairseq checkpoint "
                 f"(it has: {', '.join(map(str, state))})"
             )
         # an old checkpoint's Namespace is in "cfg" too by now; one place to override
         state["args"] = None
+        refuse_code(path, state["cfg"].model)
         if arg_overrides:
-            apply_overrides(state["cfg"], arg_overrides)
-        resuming = _resuming_model.get(None)
-        if resuming is not None:
-            stock.refuse_other_model(path, state["cfg"].model, resuming)
+            apply_overrides(state["cfg"], arg_overrides, _task_is_built.get())
+        run = _loading_run.get(None)
+        if run is not None:
+            stock.refuse_other_model(path, state["cfg"].model, **run)
         return state
 
     return load_checkpoint_to_cpu
@@ -137,19 +146,75 @@ def _why_not(path, error):
     return f"{path} is truncated, corrupt or no checkpoint: {reason}"
 
 
+# read as text, never evaluated: paths and the like, and our own specs
+NEVER_EVALUATED = {
+    "data",
+    "decoder_position",
+    "encoder_position",
+    *(
+        name
+        for part in FairseqConfig.__dataclass_fields__.values()
+        for name in getattr(part.type, "__dataclass_fields__", ())
+    ),
+}
+
+
+def refuse_code(path, model):
+    """Raise UserError if a string in a model's config would call something.
+
+    Stock fairseq evaluates several of them as Python (cut-offs, filters, layer lists).
+    """
+    if os.environ.get(TRUST) == "1":
+        return
+    values = vars(model) if isinstance(model, argparse.Namespace) else model
+    for name, value in values.items():
+        if isinstance(value, str) and name not in NEVER_EVALUATED and _calls(value):
+            raise UserError(
+                f"{path} has a function call in its model config, {name}={value!r}, which "
+                f"fairseq would run. If you trust this file, set {TRUST}=1"
+            )
+
+
+def _calls(text):
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return any(isinstance(node, ast.Call) for node in ast.walk(tree))
+
+
 def _load_into_run(stock_load):
-    def load_checkpoint(self, *args, **kwargs):
-        token = _resuming_model.set(self.cfg.model)
+    def load_checkpoint(self, filename, reset_optimizer=False, *args, **kwargs):
+        token = _loading_run.set({"wanted": self.cfg.model, "new_run": reset_optimizer})
         try:
-            return stock_load(self, *args, **kwargs)
+            return stock_load(self, filename, reset_optimizer, *args, **kwargs)
+        except AssertionError as error:
+            raise UserError(f"{filename} does not continue this run: {error}") from error
+        except ValueError as error:
+            raise UserError(
+                f"the optimizer state in {filename} does not fit this run ({error}); "
+                "--reset-optimizer starts it anew"
+            ) from error
         finally:
-            _resuming_model.reset(token)
+            _loading_run.reset(token)
 
     return load_checkpoint
+
+
+def _load_ensemble(stock_load):
+    def load_model_ensemble_and_task(filenames, arg_overrides=None, task=None, *args, **kwargs):
+        token = _task_is_built.set(task is not None)
+        try:
+            return stock_load(filenames, arg_overrides, task, *args, **kwargs)
+        finally:
+            _task_is_built.reset(token)
+
+    return load_model_ensemble_and_task
 
 
 def install():
     """Extend torch's list of safe types, and make fairseq say what is wrong with a file."""
     torch.serialization.add_safe_globals(safe_types())
     replace(checkpoint_utils, "load_checkpoint_to_cpu", _load_to_cpu)
+    replace(checkpoint_utils, "load_model_ensemble_and_task", _load_ensemble)
     replace(Trainer, "load_checkpoint", _load_into_run)

@@ -37,8 +37,10 @@ def _preprocess(stock_main):
 def _text_files(args):
     """The files that fairseq-preprocess is about to read."""
     languages = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
-    prefixes = [args.trainpref, args.validpref, args.testpref]
-    for prefix in ",".join(filter(None, prefixes)).split(","):
+    prefixes = [args.trainpref or ""]
+    for several in (args.validpref, args.testpref):
+        prefixes += (several or "").split(",")
+    for prefix in filter(None, prefixes):
         for language in languages:
             path = prefix if language is None else f"{prefix}.{language}"
             if os.path.isfile(path):
@@ -46,15 +48,15 @@ def _text_files(args):
 
 
 def check_text(path):
-    """Raise UserError if the file is empty or not UTF-8.
+    """Raise UserError if the file holds no word, or is not UTF-8.
 
     Stock fairseq steps back byte by byte from what it cannot decode, up to the start
     of the file, which looks as if it hung.
     """
-    if os.path.getsize(path) == 0:
-        raise UserError(f"{path} is empty")
+    words = False
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
+            words = words or bool(line.strip())
             try:
                 line.decode("utf-8")
             except UnicodeDecodeError as error:
@@ -62,12 +64,15 @@ def check_text(path):
                     f"{path} is not UTF-8: byte 0x{line[error.start]:02x} in line {number}; "
                     f"convert it, e.g. iconv -f latin1 -t utf-8 {path}"
                 ) from None
+    if not words:
+        raise UserError(f"{path} is empty: it holds no word")
 
 
 def install():
     """Check what can be checked when the command line is read."""
     replace(options, "parse_args_and_arch", _parse)
     # the one command that does not go through call_main, if it is the one that runs
-    preprocess = sys.modules.get("fairseq_cli.preprocess")
-    if preprocess is not None:
-        replace(preprocess, "main", _preprocess)
+    for module in (sys.modules.get("fairseq_cli.preprocess"), sys.modules["__main__"]):
+        spec = getattr(module, "__spec__", None)
+        if spec is not None and spec.name == "fairseq_cli.preprocess":
+            replace(module, "main", _preprocess)

@@ -17,27 +17,29 @@ from ..errors import UserError, nearest
 from ..models import stock
 
 
-def apply_overrides(cfg, overrides):
+def apply_overrides(cfg, overrides, task_is_built=False):
     """Change ``cfg``, a checkpoint's whole config, in place.
 
     Flat keys change every config that has them. ``{'model': {…}}`` changes the model
     alone; with ``'_name'`` of one of our models in it, a stock language model becomes
     ours.
 
+    Args:
+        task_is_built: the command made its task from its own flags (eval-lm, generate,
+            interactive), so that only the model's keys have an effect.
+
     Raises:
-        UserError: no config takes a key.
+        UserError: a key has no effect, or gives a trained model another scheme.
     """
     overrides = dict(overrides)
-    model = overrides.pop("model", None)
-    if isinstance(model, dict):
-        _override_model(cfg, model)
-    elif model is not None:
-        raise UserError(f"the override 'model' takes a dict, not {model!r}")
+    if "model" in overrides:
+        _override_model(cfg, overrides.pop("model"))
     checked = overrides
     if "model_overrides" in overrides:  # fairseq-validate: the command's own flags too
         checked = parse_overrides(overrides["model_overrides"])
-    for key in checked:
-        _refuse_unknown(cfg, key)
+    for key, value in checked.items():
+        _refuse_unknown(cfg, key, value, task_is_built)
+    stock.refuse_other_scheme(cfg.model, checked)
     with open_dict(cfg):
         for node, known in _dataclass_nodes(cfg):
             for key in overrides.keys() & known:
@@ -60,14 +62,22 @@ def parse_overrides(text):
 
 
 def _override_model(cfg, changes):
+    if not isinstance(changes, dict):
+        raise UserError(f"the override 'model' takes a dict, not {changes!r}")
     name = changes.get("_name")
     if name is not None:
+        if name not in ARCH_MODEL_NAME_REGISTRY:
+            raise UserError(
+                f"--model-overrides: there is no model '{name}'"
+                f"{nearest(name, ARCH_MODEL_NAME_REGISTRY)}"
+            )
         stock.adopt(cfg, name, changes)
-    known = _fields(MODEL_DATACLASS_REGISTRY, _model_name(cfg.model)) | _keys(cfg.model)
+    stock.refuse_other_scheme(cfg.model, changes)
+    known = _model_keys(cfg)
     for key, value in changes.items():
         if key not in known:
             raise UserError(
-                f"--model-overrides: the model takes no '{key}'{nearest(key, known)}"
+                f"--model-overrides: the model takes no '{key}'{nearest(str(key), known)}"
             )
         if isinstance(cfg.model, Namespace):
             setattr(cfg.model, key, value)
@@ -76,18 +86,26 @@ def _override_model(cfg, changes):
                 cfg.model[key] = value
 
 
-def _refuse_unknown(cfg, key):
-    known = _keys(cfg)
-    for _, fields in _dataclass_nodes(cfg):
-        known |= fields
-    for registry in REGISTRIES.values():
-        for dataclass in registry["dataclass_registry"].values():
-            known |= set(dataclass.__dataclass_fields__)
+def _refuse_unknown(cfg, key, value, task_is_built):
+    known = _model_keys(cfg)
+    if not task_is_built:
+        known |= _keys(cfg)
+        for _, fields in _dataclass_nodes(cfg):
+            known |= fields
+        for registry in REGISTRIES.values():
+            for dataclass in registry["dataclass_registry"].values():
+                known |= set(dataclass.__dataclass_fields__)
     if key not in known:
         raise UserError(
-            f"--model-overrides: no config of this checkpoint takes '{key}'"
-            f"{nearest(key, known)}"
+            f"--model-overrides: the checkpoint's model takes no '{key}'"
+            f"{nearest(str(key), known)}"
         )
+    if isinstance(value, dict):
+        raise UserError(f"--model-overrides: '{key}' takes no dict; only 'model' does")
+
+
+def _model_keys(cfg):
+    return _fields(MODEL_DATACLASS_REGISTRY, _model_name(cfg.model)) | _keys(cfg.model)
 
 
 def _dataclass_nodes(cfg):

@@ -8,6 +8,7 @@ under hydra, which fills in the base model's defaults first.
 
 import argparse
 import ast
+import re
 from dataclasses import dataclass, field, fields
 from typing import Optional
 
@@ -139,8 +140,10 @@ def _checked_spec(text):
     return text
 
 
-def complete(config):
+def complete(config, vocabulary):
     """Fill in what depends on other fields, and refuse what cannot be meant.
+
+    ``vocabulary`` is the size of the dictionary.
 
     Cut-offs and character filters are checked here because fairseq evaluates them
     as Python, and a checkpoint's config may come from anywhere.
@@ -164,14 +167,22 @@ def complete(config):
             "leave it out"
         )
     for name in ("adaptive_softmax_cutoff", "adaptive_input_cutoff"):
-        _check_cutoff(name, getattr(config, name))
+        _check_cutoff(name, getattr(config, name), vocabulary)
+    if config.adaptive_input and config.adaptive_input_cutoff is None:
+        raise UserError("--adaptive-input needs --adaptive-input-cutoff, such as 20000,60000")
     _check_filters(config.character_filters)
+    _check_ranges(config)
     if config.decoder_embed_dim % config.decoder_attention_heads:
         raise UserError(
             f"--decoder-embed-dim {config.decoder_embed_dim} does not divide into "
             f"{config.decoder_attention_heads} attention heads"
         )
     if config.decoder_layers_to_keep:
+        if not re.fullmatch(r"\d+(,\d+)*", config.decoder_layers_to_keep):
+            raise UserError(
+                "decoder_layers_to_keep takes layer numbers joined by commas, such as 0,2,4, "
+                f"not '{config.decoder_layers_to_keep}'"
+            )
         config.decoder_layers = len(config.decoder_layers_to_keep.split(","))
     if config.decoder_input_dim is None:
         config.decoder_input_dim = config.decoder_embed_dim
@@ -179,6 +190,16 @@ def complete(config):
         config.decoder_output_dim = config.decoder_embed_dim
     if config.max_target_positions is None:
         config.max_target_positions = config.tokens_per_sample
+    if config.max_target_positions < 1:
+        raise UserError(f"max_target_positions={config.max_target_positions} must be 1 or more")
+    if (
+        config.share_decoder_input_output_embed
+        and config.decoder_input_dim != config.decoder_output_dim
+    ):
+        raise UserError(
+            "--share-decoder-input-output-embed needs equal decoder_input_dim "
+            f"({config.decoder_input_dim}) and decoder_output_dim ({config.decoder_output_dim})"
+        )
     if config.offload_activations:
         config.checkpoint_activations = True
     if config.tie_adaptive_weights:
@@ -186,13 +207,29 @@ def complete(config):
     return config
 
 
-def _check_cutoff(name, text):
+def _check_ranges(config):
+    if config.decoder_attention_heads < 1:
+        raise UserError(
+            f"decoder_attention_heads={config.decoder_attention_heads} must be 1 or more"
+        )
+    for name, value in vars(config).items():
+        if name.endswith("dropout") and not 0 <= value < 1:
+            raise UserError(
+                f"{name}={value:g} is no probability: it must be 0 or more, below 1"
+            )
+
+
+def _check_cutoff(name, text, vocabulary):
     if text is None:
         return
-    numbers = text.split(",")
-    if not all(number.strip().isdigit() for number in numbers):
+    if not re.fullmatch(r"[1-9][0-9]*( *, *[1-9][0-9]*)*", text):
         raise UserError(
             f"{name} takes whole numbers joined by commas, such as 20000,60000, not '{text}'"
+        )
+    numbers = [int(number) for number in text.split(",")]
+    if sorted(set(numbers)) != numbers or numbers[-1] >= vocabulary:
+        raise UserError(
+            f"{name}={text} must rise and stay below the {vocabulary} symbols of the dictionary"
         )
 
 

@@ -129,7 +129,8 @@ class PositionDecoder(TransformerDecoder):
             alignment_layer = self.num_layers - 1
         encoder_states, encoder_padding = _unpack(encoder_out)
         seen = self._count_tokens(incremental_state, prev_output_tokens)
-        padding = self._padding_mask(prev_output_tokens, incremental_state)
+        causal_alone = incremental_state is None and not full_context_alignment
+        padding = self._padding_mask(prev_output_tokens, causal_alone)
 
         tokens = prev_output_tokens[:, seen:].contiguous()
         x = self._embed(tokens, prev_output_tokens, padding).transpose(0, 1)
@@ -169,22 +170,23 @@ class PositionDecoder(TransformerDecoder):
             x = self.project_in_dim(x)
         if self.embed_positions is not None:
             length = prefix.size(1)
+            largest = self.position_ids.last(length)
             ids = self.position_ids(length, padding, tokens.device)[:, -tokens.size(1) :]
             if self.beyond is not None:
-                ids = self.beyond(ids, largest=self.position_ids.last(length))
+                ids = self.beyond(ids, largest)
             x = x + self.embed_positions(ids).to(x.dtype)
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
         return self.dropout_module(x)
 
-    def _padding_mask(self, tokens, incremental_state):
+    def _padding_mask(self, tokens, causal_alone):
         """``(batch, length)``, True at padding; None where it can have no effect.
 
-        Without a state, padding after the last token of a row is hidden by the causal
-        rule alone, and the fused causal kernel serves it.
+        The causal rule alone hides padding after the last token of a row, and the fused
+        causal kernel serves it, as long as no later call adds tokens behind.
         """
         padding = tokens.eq(self.padding_idx)
-        if incremental_state is None and self.layers[0].self_attn.causal:
+        if causal_alone:
             matters = (padding[:, :-1] & ~padding[:, 1:]).any()
         else:
             matters = padding.any()

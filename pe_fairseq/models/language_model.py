@@ -41,8 +41,10 @@ class PeLanguageModel(TransformerLanguageModel):
             cfg = OmegaConf.structured(cfg)
         sha256 = check_dictionary(cfg, task.source_dictionary)
         config = complete(
-            Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
+            Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)),
+            vocabulary=len(task.source_dictionary),
         )
+        check_start(config, task)
         logger.info(
             f"pe-fairseq {pe_fairseq.__version__}: --decoder-position "
             f"'{config.decoder_position}', dictionary sha256 {sha256}"
@@ -93,6 +95,18 @@ class PeLanguageModel(TransformerLanguageModel):
         return {}
 
 
+def check_start(config, task):
+    """Raise UserError if the task starts texts with another symbol than training did."""
+    asked = getattr(getattr(task, "args", None), "add_bos_token", config.add_bos_token)
+    if asked != config.add_bos_token:
+        how = (
+            "with --add-bos-token; add it"
+            if config.add_bos_token
+            else "without it; leave it out"
+        )
+        raise UserError(f"--add-bos-token: the checkpoint was trained {how} here too")
+
+
 def dictionary_sha256(dictionary):
     """A hash of the dictionary's symbols in their order."""
     return hashlib.sha256("\n".join(dictionary.symbols).encode()).hexdigest()
@@ -101,7 +115,8 @@ def dictionary_sha256(dictionary):
 def check_dictionary(config, dictionary):
     """Compare with the dictionary that the config names, or write this one into it.
 
-    Returns its hash. A dictionary of the same size and other words would give wrong numbers in silence.
+    Returns its hash. A dictionary of the same size and other words would give wrong
+    numbers in silence.
     """
     found = dictionary_sha256(dictionary)
     if config.dictionary_sha256 is None:

@@ -1,8 +1,8 @@
 """Stock fairseq language models as ours: the same weights, the same function."""
 
 import dataclasses
+import logging
 import os
-import tempfile
 from argparse import Namespace
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from .. import positions
 from ..errors import UserError
 from .config import PeLanguageModelConfig
+
+logger = logging.getLogger(__name__)
 
 STOCK = "transformer_lm"
 
@@ -96,11 +98,30 @@ def adopt(cfg, name, changes):
         cfg.model = OmegaConf.create(ours)
 
 
-def refuse_other_model(path, saved, wanted):
-    """Raise UserError if a run with model config ``wanted`` cannot continue ``saved``.
+# Fields that change what a model computes and not the shape of its weights, so that the
+# weights of one load into another without a word. The value is that of checkpoints made
+# before the field existed; None where it always did.
+FUNCTION = {
+    "decoder_position": None,
+    "decoder_position_stride": 1,
+    "decoder_position_offset": 0,
+    "decoder_attention_heads": None,
+    "activation_fn": None,
+    "no_scale_embedding": None,
+    "decoder_normalize_before": None,
+}
 
-    Two schemes may have equal parameters, or none, so that the weights of one load
-    into the other without a word.
+
+def refuse_other_model(path, saved, wanted, new_run):
+    """Compare the model of a checkpoint with that of the run that loads it.
+
+    Args:
+        saved, wanted: their configs.
+        new_run: the run takes the weights alone and starts anew, so that a change may be
+            meant; it is logged.
+
+    Raises:
+        UserError: the run would go on as another model.
     """
     if not hasattr(wanted, "decoder_position"):
         return
@@ -108,34 +129,39 @@ def refuse_other_model(path, saved, wanted):
         saved = Namespace(**from_stock(saved))
     if not hasattr(saved, "decoder_position"):
         return
-    for flag, before, now in (
-        (
-            "--decoder-position",
-            positions.parse(saved.decoder_position),
-            positions.parse(wanted.decoder_position),
-        ),
-        *(
-            (
-                "--" + name.replace("_", "-"),
-                getattr(saved, name, default),
-                getattr(wanted, name),
-            )
-            for name, default in (
-                ("decoder_position_stride", 1),
-                ("decoder_position_offset", 0),
-            )
-        ),
-    ):
+    for name, default in FUNCTION.items():
+        before, now = getattr(saved, name, default), getattr(wanted, name)
+        if name == "decoder_position":
+            before, now = positions.parse(before), positions.parse(now)
         if str(before) != str(now):
-            raise UserError(
-                f"{path} was trained with {flag} '{before}', this run says '{now}'; use the "
-                "same, or another --save-dir"
+            difference = (
+                f"{path} was trained with --{name.replace('_', '-')} '{before}', this run "
+                f"says '{now}'"
             )
+            if not new_run:
+                raise UserError(f"{difference}; use the same, or another --save-dir")
+            logger.warning(difference)
     trained = getattr(saved, "dictionary_sha256", None)
     if trained is not None and trained != wanted.dictionary_sha256:
         raise UserError(
             f"{path} was trained with another dictionary than that of the data folder; "
             "use the data that it was trained with, or another --save-dir"
+        )
+
+
+def refuse_other_scheme(model, changes):
+    """Raise UserError if ``changes`` give a trained model of ours another scheme.
+
+    Its options may change (a base, a clip): that is how a scheme is tried out of its
+    range.
+    """
+    trained, asked = getattr(model, "decoder_position", None), changes.get("decoder_position")
+    if trained is None or asked is None:
+        return
+    if positions.parse(asked).name != positions.parse(trained).name:
+        raise UserError(
+            f"--model-overrides: the checkpoint was trained with '{trained}' positions; it "
+            f"cannot be evaluated with '{asked}'"
         )
 
 
@@ -155,13 +181,13 @@ def convert(source, target):
         raise UserError(f"{source} is a '{name}' model, not a stock {STOCK}")
     config = OmegaConf.to_container(state["cfg"], resolve=True, enum_to_str=True)
     config["model"] = from_stock(state["cfg"].model)
-    folder = Path(target).resolve().parent
-    handle, partial = tempfile.mkstemp(dir=folder, suffix=".partial")
-    os.close(handle)
+    partial = Path(f"{target}.partial")
+    if not partial.parent.is_dir():
+        raise UserError(f"there is no folder {partial.parent}")
     try:
         torch.save({**state, "cfg": config}, partial)
         os.replace(partial, target)
     except BaseException:
-        os.unlink(partial)
+        partial.unlink(missing_ok=True)
         raise
     return config["model"]["decoder_position"]

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from ..errors import UserError
 
+LARGEST = 2**24  # float32 has every whole number up to here
+
 
 @dataclass(frozen=True)
 class PositionIds:
@@ -50,5 +52,15 @@ class PositionIds:
         return self.offset + self.stride * count
 
     def last(self, length: int) -> int:
-        """The largest id that a row of ``length`` tokens can have."""
-        return self.offset + self.stride * (length - 1)
+        """The largest id that a row of ``length`` tokens can have.
+
+        Raises:
+            UserError: it is so large that float32 no longer tells neighbours apart.
+        """
+        last = self.offset + self.stride * (length - 1)
+        if last >= LARGEST:
+            raise UserError(
+                f"{length} tokens from position {self.offset} in steps of {self.stride} reach "
+                f"position {last}; positions must stay below {LARGEST}"
+            )
+        return last

@@ -61,8 +61,28 @@ def test_override_that_nothing_takes(refused, data, trained):
         "eval-lm",
         *evaluation(data, trained, "--model-overrides", "{'decoder_postion': 'none'}"),
     )
-    assert "no config of this checkpoint takes 'decoder_postion'" in line
+    assert "the checkpoint's model takes no 'decoder_postion'" in line
     assert "did you mean 'decoder_position'" in line
+
+
+def test_a_window_as_long_as_the_block(refused, data, trained):
+    line = refused("eval-lm", *evaluation(data, trained, "--context-window", 64))
+    assert "--context-window must be below --tokens-per-sample" in line
+
+
+def test_evaluation_in_several_processes(fairseq, data, trained):
+    done = fairseq(
+        "eval-lm", *evaluation(data, trained, "--distributed-world-size", 2), check=False
+    )
+    assert done.returncode == 1 and "Perplexity" not in done.stdout
+    assert "in several processes prints the perplexity of one process's share" in done.stdout
+
+
+def test_resumed_with_another_optimizer(refused, data, trained, tmp_path):
+    shutil.copy(trained, tmp_path / "checkpoint_last.pt")
+    sizes = ("--decoder-embed-dim", 32, "--decoder-ffn-embed-dim", 64)
+    line = refused("train", *training(data, "--save-dir", tmp_path, "--bf16", *sizes))
+    assert "does not continue this run: Optimizer does not match" in line
 
 
 def test_override_that_is_no_dict(refused, data, trained):

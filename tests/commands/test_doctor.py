@@ -57,6 +57,16 @@ def test_a_fairseq_that_breaks_python(program, tmp_path):
     assert "Traceback" not in done.stdout
 
 
+def test_a_check_that_breaks_is_a_finding(monkeypatch, capsys):
+    def check_devices():
+        raise ImportError("libcudart.so is missing\nmore")
+
+    monkeypatch.setattr(doctor, "CHECKS", (check_devices,))
+    assert doctor.main() == 1
+    out = capsys.readouterr().out
+    assert "devices" in out and "ImportError: libcudart.so is missing" in out
+
+
 def test_another_python(monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 13, 1))
     assert statuses(doctor.check_versions())["python"] == doctor.FAIL
@@ -85,7 +95,7 @@ def test_apex(monkeypatch, tmp_path, right, status):
     monkeypatch.syspath_prepend(tmp_path)
     for name in [name for name in sys.modules if name.partition(".")[0] == "apex"]:
         monkeypatch.delitem(sys.modules, name)
-    finding = doctor.check_apex()
+    (finding,) = doctor.check_apex()
     assert finding.status == status
     if not right:
         assert "not NVIDIA's" in finding.text

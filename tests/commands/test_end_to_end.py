@@ -109,12 +109,14 @@ def test_killed_and_resumed_ends_at_the_same_loss(train, data, user_dir, tmp_pat
     check_same_end(tmp_path / "a", tmp_path / "b")
 
 
-def test_generate_validate_and_ensembles(fairseq, data, trained, trained_learned):
+def test_generate_validate_and_ensembles(fairseq, data, text, trained, trained_learned):
     common = (data, "--task", "language_modeling")
     out = fairseq(
-        "validate", *common, "--path", trained, "--max-tokens", 2000, "--valid-subset", "valid"
+        "validate", *common, "--path", trained, "--max-tokens", 40000, "--valid-subset", "valid"
     ).stdout
     assert re.search(r"valid on 'valid' subset \| loss [\d.]+", out)
+    words = len((text / "valid").read_text().split()) + 60
+    assert f"| wpb {words}" in out, "every word counts once, in one batch"
     for path in (trained, f"{trained}:{trained_learned}"):
         out = fairseq(
             "generate",
@@ -123,7 +125,7 @@ def test_generate_validate_and_ensembles(fairseq, data, trained, trained_learned
             *("--gen-subset", "test", "--beam", 3, "--max-len-a", 0, "--max-len-b", 12),
             *("--batch-size", 8, "--skip-invalid-size-inputs-valid-test"),
         ).stdout
-        assert len(re.findall(r"^H-\d+\t-?[\d.]+\t\S", out, re.M)) >= 50
+        assert len(re.findall(r"^H-\d+\t-?[\d.]+\t\S", out, re.M)) == 60
         assert "nan" not in out.split("Generate")[0].lower().replace("nano", "")
 
 

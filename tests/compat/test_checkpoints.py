@@ -3,6 +3,7 @@
 import argparse
 import os
 import pickle
+import zipfile
 
 import numpy
 import pytest
@@ -60,18 +61,19 @@ def test_a_dataclass_of_fairseq_loads(tmp_path):
 
 def test_numpy_1_names_load(tmp_path):
     """A checkpoint written by numpy 1 calls its scalars numpy.core.multiarray.scalar."""
-    path = save(tmp_path / "c.pt", best=numpy.float64(2.5))
-    data = (tmp_path / "c.pt").read_bytes()
-    assert b"numpy._core.multiarray" in data
-    old = [
-        name
-        for entry in checkpoints.safe_types()
-        if isinstance(entry, tuple)
-        for name in [entry[1]]
-    ]
-    assert "numpy.core.multiarray.scalar" in old
-    assert "numpy.core.multiarray._reconstruct" in old
-    assert checkpoint_utils.load_checkpoint_to_cpu(path)["best"] == 2.5
+    save(tmp_path / "new.pt", best=numpy.float64(2.5), array=numpy.arange(2))
+    with (
+        zipfile.ZipFile(tmp_path / "new.pt") as new,
+        zipfile.ZipFile(tmp_path / "old.pt", "w") as old,
+    ):
+        for entry in new.namelist():
+            data = new.read(entry)
+            if entry.endswith("data.pkl"):
+                assert data.count(b"numpy._core.multiarray") >= 2
+                data = data.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+            old.writestr(entry, data)
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "old.pt"))
+    assert state["best"] == 2.5 and state["array"].tolist() == [0, 1]
 
 
 def test_other_types_are_refused_by_name(tmp_path):
@@ -115,6 +117,55 @@ def test_truncated(tmp_path, keep):
     (tmp_path / "c.pt").write_bytes(data[:keep])
     with pytest.raises(UserError, match="truncated, corrupt or no checkpoint"):
         checkpoint_utils.load_checkpoint_to_cpu(path)
+
+
+@pytest.mark.parametrize("content", [[1, 2], "text", {"cfg": {"model": None}}])
+def test_files_of_torch_that_are_no_checkpoint(tmp_path, content):
+    torch.save(content, tmp_path / "c.pt")
+    with pytest.raises(UserError, match="c.pt"):
+        checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "c.pt"))
+
+
+def config_of(path, **model):
+    model = {"_name": "transformer_lm", **model}
+    return save(path, cfg={"model": model, "task": {"_name": "language_modeling"}})
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"character_filters": "__import__('os').system('true') or [(1, 64)]"},
+        {"decoder_xformers_att_config": "open('x')"},
+        {"adaptive_softmax_cutoff": "[f() for _ in '1']"},
+    ],
+)
+@pytest.mark.parametrize("as_namespace", [False, True])
+def test_code_in_a_config_is_refused(tmp_path, model, as_namespace, monkeypatch):
+    """Stock fairseq evaluates these strings; the file itself holds safe types alone."""
+    path = config_of(tmp_path / "c.pt", **model)
+    if as_namespace:
+        named = argparse.Namespace(_name="transformer_lm", **model)
+        path = save(tmp_path / "c.pt", cfg={"model": named, "task": {}})
+    with pytest.raises(UserError, match="has a function call in its model config"):
+        checkpoint_utils.load_checkpoint_to_cpu(path)
+    monkeypatch.setenv(checkpoints.TRUST, "1")
+    checkpoint_utils.load_checkpoint_to_cpu(path)
+
+
+def test_configs_without_calls_pass(tmp_path):
+    path = config_of(
+        tmp_path / "c.pt",
+        character_filters="[(1, 64), (2, 128)]",
+        conv_layers="[(512, 3)] * 20",
+        decoder_position="sinusoidal(layout=interleaved)",
+        data="data(1)/x",
+    )
+    checkpoint_utils.load_checkpoint_to_cpu(path)
+
+
+def test_a_folder_is_no_checkpoint(tmp_path):
+    with pytest.raises(IsADirectoryError):
+        checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path))
 
 
 def test_not_a_checkpoint(tmp_path):

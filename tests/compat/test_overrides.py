@@ -63,6 +63,38 @@ def test_keys_of_a_tokenizer_are_known():
     apply_overrides(ours(), {"bpe": "sentencepiece", "sentencepiece_model": "m"})
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"task": {"tokens_per_sample": 1}},
+        {"tokens_per_sample": {"x": 1}},
+        {"model": None},
+        {"model": {"_name": "nosuch"}},
+        {1: 2},
+    ],
+)
+def test_other_forms_are_refused(overrides):
+    with pytest.raises(UserError, match="override"):
+        apply_overrides(ours(), overrides)
+
+
+@pytest.mark.parametrize("key", ["data", "seed", "bpe", "sentencepiece_model"])
+def test_keys_without_effect_on_a_task_of_the_command(key):
+    """eval-lm, generate and interactive make the task from their own flags."""
+    with pytest.raises(UserError, match=f"the checkpoint's model takes no '{key}'"):
+        apply_overrides(ours(), {key: "x"}, task_is_built=True)
+    apply_overrides(ours(), {"dropout": 0.3}, task_is_built=True)
+
+
+def test_a_trained_model_keeps_its_scheme():
+    for overrides in ({"decoder_position": "none"}, {"model": {"decoder_position": "none"}}):
+        with pytest.raises(UserError, match="was trained with 'sinusoidal' positions"):
+            apply_overrides(ours(), overrides)
+    cfg = ours()
+    apply_overrides(cfg, {"decoder_position": "sinusoidal(base=500)"})
+    assert cfg.model.decoder_position == "sinusoidal(base=500)"
+
+
 @pytest.mark.parametrize("text", ["{a: 1}", "3", "{'a': 1", "__import__('os').getcwd()"])
 def test_text_that_is_no_dict(text):
     with pytest.raises(UserError, match="takes a Python dict"):

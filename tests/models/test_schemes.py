@@ -6,7 +6,6 @@ from build import LENGTH, PAD, Task, build, pad_left, pad_right, tokens
 from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 from fairseq.sequence_scorer import SequenceScorer
 
-from pe_fairseq import positions
 from pe_fairseq.errors import UserError
 from pe_fairseq.positions import SCHEMES
 
@@ -308,7 +307,3 @@ def test_position_parameters_follow_the_seed():
     ]
     assert torch.equal(tables[0].weight, tables[1].weight)
     assert not torch.equal(tables[0].weight, tables[2].weight)
-
-
-def test_the_matrix_covers_every_scheme():
-    assert {"none", "learned", "sinusoidal"} <= set(positions.SCHEMES)

@@ -1,5 +1,6 @@
 """The same weights give the same function as stock fairseq."""
 
+import numpy
 import pytest
 import torch
 from build import LENGTH, build, build_stock, pad_left, pad_right, tokens
@@ -94,6 +95,18 @@ def test_with_one_seed_ours_starts_where_stock_starts(variant):
             assert torch.equal(value, theirs[name]), name
 
 
+def test_layers_drop_as_in_stock():
+    stock, ours = pair("sinusoidal", decoder_layers=6, decoder_layerdrop=0.5)
+    results = []
+    for model in (stock, ours):
+        model.train()
+        torch.manual_seed(4)
+        numpy.random.seed(4)
+        results.append(log_probs(model, tokens()))
+    assert torch.allclose(*results, atol=1e-5)
+    assert not torch.allclose(results[1], log_probs(ours.eval(), tokens()), atol=1e-2)
+
+
 def test_dropout_falls_where_it_falls_in_stock():
     stock, ours = pair("sinusoidal", dropout=0.2, attention_dropout=0.2, activation_dropout=0.1)
     results = []
@@ -134,4 +147,6 @@ def test_full_context():
     rows = tokens()
     got = ours.decoder(rows, full_context_alignment=True)[0]
     assert torch.allclose(got, stock.decoder(rows, full_context_alignment=True)[0], atol=1e-5)
+    padded = ours.decoder(pad_right(rows, 3), full_context_alignment=True)[0][:, :-3]
+    assert torch.allclose(padded, got, atol=1e-5)
     assert not torch.allclose(got, ours.decoder(rows)[0], atol=1e-2)

@@ -39,6 +39,13 @@ def test_out_of_range(stride, offset):
         PositionIds(stride, offset)
 
 
+def test_positions_that_float32_cannot_tell_apart():
+    assert PositionIds(offset=2**24 - 10).last(10) == 2**24 - 1
+    for ids in (PositionIds(offset=2**24 - 9), PositionIds(stride=10**18)):
+        with pytest.raises(UserError, match="positions must stay below 16777216"):
+            ids.last(10)
+
+
 def test_error_refuses_the_first_id_past_the_end():
     ids = torch.arange(9)[None]
     rule = Beyond(8)
