@@ -49,6 +49,11 @@ def describe(error):
         return f"the text is not UTF-8: byte 0x{bad:02x} at offset {error.start}"
     if isinstance(error, OSError) or type(error).__module__ == "omegaconf.errors":
         return str(error)
+    if isinstance(error, RuntimeError) and "dataloader mismatch" in str(error):
+        return (
+            "the checkpoint was saved by another number of processes or batch size, and its "
+            "place in the data does not fit; add --reset-dataloader to start the epoch over"
+        )
     return None
 
 

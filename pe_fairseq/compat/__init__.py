@@ -13,6 +13,7 @@ from . import (
     evaluation,
     numpy_names,
     precision,
+    training,
 )
 
 
@@ -26,6 +27,7 @@ def apply():
         precision,
         evaluation,
         commands,
+        training,
         user_dir,
     ):
         module.install()

@@ -1,11 +1,13 @@
 """fairseq's command lines: checked early, and with errors of one line."""
 
+import contextlib
+import io
 import os
 import sys
 
 from fairseq import options
 
-from ..errors import UserError, one_line_errors
+from ..errors import UserError, one_line_errors, under_fairseq_command
 from .overrides import parse_overrides
 from .patching import replace
 from .precision import without_tpu
@@ -13,6 +15,8 @@ from .precision import without_tpu
 
 def _parse(stock_parse):
     def parse_args_and_arch(parser, *args, **kwargs):
+        if under_fairseq_command() and {"-h", "--help"} & set(sys.argv):
+            _print_whole_help(stock_parse, parser)
         with one_line_errors():
             parsed = stock_parse(parser, *args, **kwargs)
             namespace = parsed[0] if isinstance(parsed, tuple) else parsed
@@ -22,6 +26,19 @@ def _parse(stock_parse):
         return parsed
 
     return parse_args_and_arch
+
+
+def _print_whole_help(stock_parse, parser):
+    """Print the help with the model's and the task's options, and exit.
+
+    Stock prints it before it has added them. Parsing adds them; what it says of missing
+    arguments is of no interest here.
+    """
+    sys.argv = [word for word in sys.argv if word not in ("-h", "--help")]
+    with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+        stock_parse(parser)
+    parser.print_help()
+    sys.exit(0)
 
 
 def _preprocess(stock_main):
@@ -71,8 +88,14 @@ def check_text(path):
 def install():
     """Check what can be checked when the command line is read."""
     replace(options, "parse_args_and_arch", _parse)
-    # the one command that does not go through call_main, if it is the one that runs
-    for module in (sys.modules.get("fairseq_cli.preprocess"), sys.modules["__main__"]):
+    for module in running("fairseq_cli.preprocess"):
+        # the one command that does not go through call_main
+        replace(module, "main", _preprocess)
+
+
+def running(name):
+    """The module called ``name``, as imported and as the program that runs, if it is there."""
+    for module in (sys.modules.get(name), sys.modules["__main__"]):
         spec = getattr(module, "__spec__", None)
-        if spec is not None and spec.name == "fairseq_cli.preprocess":
-            replace(module, "main", _preprocess)
+        if spec is not None and spec.name == name:
+            yield module

@@ -14,6 +14,7 @@ from omegaconf import open_dict
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import UserError, one_line_errors
+from . import training
 from .patching import replace
 
 logger = logging.getLogger(__name__)
@@ -28,8 +29,10 @@ def run_in_process(rank, main, cfg, kwargs):
     """``distributed_main`` in a spawned process.
 
     Being in this package, it makes the child import the plug-in, and thereby repair
-    fairseq and register our models, before it unpickles or reads the config.
+    fairseq and register our models, before it unpickles or reads the config. The module
+    of ``main`` is imported after that.
     """
+    training.install()
     with one_line_errors():
         stock_distributed_main(rank, main, cfg, kwargs)
 

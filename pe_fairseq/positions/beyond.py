@@ -77,6 +77,6 @@ class Beyond:
         return (
             f"position {position} is beyond the learned table, which has {end} positions "
             f"(0 to {end - 1}): what the model does there is not defined. Use shorter "
-            "blocks, or change the rule: decoder_position_beyond=clamp, or "
-            "decoder_position_beyond=interpolate with decoder_position_length"
+            "blocks, or change the rule, e.g. --model-overrides "
+            "\"{'decoder_position_beyond': 'clamp'}\" (README: Positions at evaluation)"
         )

@@ -34,6 +34,8 @@ def test_spawned_by_fairseq(train, alone, tmp_path, backend):
         *("--ddp-backend", backend),
     )  # fmt: skip
     assert "@ 4 updates" in log and "num_updates 6" in log
+    again = ("--max-update", 6, "--distributed-world-size", 2, "--ddp-backend", backend)
+    assert "6 of 6 updates are done" in train(tmp_path, *SAME, *again)[1]
 
 
 def test_an_explicit_init_method_trains(train, alone, tmp_path):

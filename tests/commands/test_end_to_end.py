@@ -77,6 +77,20 @@ def test_stopped_and_resumed_ends_at_the_same_loss(train, tmp_path, position):
     check_same_end(tmp_path / "a", tmp_path / "b")
 
 
+def test_a_finished_run_stays_as_it_is(train, tmp_path):
+    train(tmp_path, "--max-update", 2)
+    before = (tmp_path / "checkpoint_last.pt").read_bytes()
+    _, log = train(tmp_path, "--max-update", 2)
+    assert "2 of 2 updates are done: nothing to train" in log
+    assert (tmp_path / "checkpoint_last.pt").read_bytes() == before
+
+
+def test_help_shows_the_model_s_options(fairseq):
+    out = fairseq("train", "--task", "language_modeling", "--arch", "pe_lm", "--help").stdout
+    assert "--decoder-position SPEC" in out and "--tokens-per-sample" in out
+    assert "sinusoidal(layout=interleaved)" in out
+
+
 def test_killed_and_resumed_ends_at_the_same_loss(train, data, user_dir, tmp_path):
     """SIGKILL after the first checkpoint; the next run goes on from it."""
     steady = ("--dropout", 0.1, "--save-interval-updates", 2, "--max-update")

@@ -18,7 +18,7 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 
 from pe_fairseq import compat
 from pe_fairseq.compat import distributed
-from pe_fairseq.errors import UserError
+from pe_fairseq.errors import UserError, describe
 
 
 def test_applying_twice_changes_nothing():
@@ -183,6 +183,12 @@ def test_an_evaluation_that_would_skip_is_an_error(monkeypatch):
         task.eval_lm_dataloader(data, max_positions=8)
     # training that was told to skip goes on
     assert len(task.filter_indices_by_size(numpy.arange(3), data, 8, True)) == 1
+
+
+def test_a_dataloader_that_does_not_fit_is_one_line():
+    error = RuntimeError("Cannot resume training due to dataloader mismatch, please report")
+    assert "add --reset-dataloader" in describe(error)
+    assert describe(RuntimeError("another")) is None
 
 
 def test_logging_of_a_program_that_imports_us_stays_as_it_was():
