@@ -52,7 +52,7 @@ setup(
         "rich",
     ],
     extras_require={
-        "dev": ["pytest", "pytest-xdist", "ruff"],
+        "dev": ["pytest", "pytest-xdist", "ruff", "transformers"],
         "gpu": ["flash-linear-attention"],
     },
     entry_points={"console_scripts": ["pe-fairseq = pe_fairseq.cli:main"]},

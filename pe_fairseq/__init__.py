@@ -22,9 +22,10 @@ except Exception as error:  # not installed, or broken: `pe-fairseq doctor` says
 else:
     FAIRSEQ_ERROR = None
     from . import compat
-    from .models import language_model  # noqa: F401
+    from .models import language_model, weight_decay  # noqa: F401
 
     compat.apply()
+    weight_decay.install()
     from .hub import load  # noqa: F401
 
 

@@ -40,9 +40,35 @@ def main(arguments=None):
     command.add_argument("target", help="the file to write; it must not exist")
     command.set_defaults(run=_convert)
 
+    command = commands.add_parser(
+        "schemes", help="list the position schemes: what they promise and what they cost"
+    )
+    for flag, default, text in (
+        ("--embed-dim", 512, "embedding dimension"),
+        ("--heads", 8, "attention heads"),
+        ("--layers", 6, "layers"),
+        ("--max-positions", 512, "positions that the model is trained with"),
+    ):
+        command.add_argument(flag, type=int, default=default, help=f"{text} ({default})")
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.set_defaults(run=_schemes)
+
     options = parser.parse_args(arguments)
     with one_line_errors():
         sys.exit(options.run(options))
+
+
+def _schemes(options):
+    # imports torch, without which the doctor must run
+    from . import positions, schemes
+
+    size = positions.ModelSize(
+        embed_dim=options.embed_dim,
+        max_positions=options.max_positions,
+        heads=options.heads,
+        layers=options.layers,
+    )
+    schemes.main(size, options.json)
 
 
 def _convert(options):

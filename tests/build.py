@@ -5,13 +5,14 @@ from argparse import Namespace
 import torch
 from fairseq import models
 from fairseq.data import Dictionary
+from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.models.transformer_lm import (
     TransformerLanguageModel,
     TransformerLanguageModelConfig,
 )
 from omegaconf import OmegaConf
 
-from pe_fairseq.models.config import SIZES
+import pe_fairseq  # noqa: F401  registers the models
 
 WORDS = 40
 LENGTH = 24
@@ -41,7 +42,7 @@ class Task:
 
 def build(name="pe_lm", seed=1, task=None, **options):
     """A model of ours with small sizes, in evaluation mode."""
-    config = OmegaConf.structured(SIZES[name](_name=name))
+    config = OmegaConf.structured(MODEL_DATACLASS_REGISTRY[name](_name=name))
     for key, value in {**SMALL, **options}.items():
         config[key] = value
     torch.manual_seed(seed)

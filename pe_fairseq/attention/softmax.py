@@ -1,13 +1,14 @@
 """Softmax attention (Vaswani et al. 2017, eq. 1).
 
-    output_i = Σ_j softmax_j(q_i · k_j / √head_dim) v_j
+    output_i = Σ_j softmax_j(q_i · k_j / √head_dim + b_ij) v_j
 
-over the keys j that query i may see. Shapes: query ``(batch, heads, query_len,
+over the keys j that query i may see; positions may add scores b and, to the output, what
+they make of the weights. Shapes: query ``(batch, heads, query_len,
 head_dim)``, key and value ``(batch, heads, key_len, head_dim)``. Where query_len is
 less than key_len, the queries are the last query_len positions of the keys.
 """
 
-from typing import Optional, Tuple
+from typing import Callable, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -53,16 +54,19 @@ def softmax_attention(
     causal: bool = False,
     key_padding_mask: Optional[Tensor] = None,
     attn_mask: Optional[Tensor] = None,
+    value_term: Optional[Callable[[Tensor], Tensor]] = None,
     dropout: float = 0.0,
     need_weights: bool = False,
 ) -> Tuple[Tensor, Optional[Tensor]]:
-    """Attend, by torch's fused kernels unless the weights are asked for.
+    """Attend, by torch's fused kernels unless the weights themselves are needed.
 
     Args:
         causal: a query sees no key after its own position.
         key_padding_mask: bool ``(batch, key_len)``, True at padding, or None.
-        attn_mask: added to the scores, broadcastable to
+        attn_mask: scores b, added, broadcastable to
             ``(batch, heads, query_len, key_len)``, or None.
+        value_term: maps the weights after dropout ``(batch, heads, query_len, key_len)``
+            to what is added to the output, or None.
         dropout: probability of dropping an attention weight.
         need_weights: also return the weights, before dropout.
 
@@ -76,6 +80,7 @@ def softmax_attention(
         and query_len == key_len
         and key_padding_mask is None
         and attn_mask is None
+        and value_term is None
         and not need_weights
     ):
         return F.scaled_dot_product_attention(
@@ -89,7 +94,7 @@ def softmax_attention(
         mask = attn_mask.to(query.dtype)
     else:
         mask = attn_mask.to(query.dtype).masked_fill(~seen, float("-inf"))
-    if not need_weights:
+    if not need_weights and value_term is None:
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, dropout_p=dropout
         ), None
@@ -101,4 +106,7 @@ def softmax_attention(
         scores = scores + mask
     weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
     kept = F.dropout(weights, p=dropout).to(value.dtype)
-    return kept @ value, weights
+    output = kept @ value
+    if value_term is not None:
+        output = output + value_term(kept)
+    return output, weights if need_weights else None

@@ -4,15 +4,18 @@ import functools
 
 
 def replace(owner, name, make):
-    """Set ``owner.name`` to ``make(original)``; a second call changes nothing.
+    """Set ``owner.name`` to ``make(original)``; the same ``make`` again changes nothing.
 
     Args:
-        owner: a module or class.
+        owner: a module or class; a classmethod stays one.
         make: takes the original function and returns the one to call instead.
     """
-    original = getattr(owner, name)
-    if hasattr(original, "replaced_by_pe_fairseq"):
+    original = vars(owner)[name]
+    is_classmethod = isinstance(original, classmethod)
+    function = original.__func__ if is_classmethod else original
+    makers = getattr(function, "made_by", ())
+    if make in makers:
         return
-    wrapper = functools.wraps(original)(make(original))
-    wrapper.replaced_by_pe_fairseq = original
-    setattr(owner, name, wrapper)
+    wrapper = functools.wraps(function)(make(function))
+    wrapper.made_by = (*makers, make)
+    setattr(owner, name, classmethod(wrapper) if is_classmethod else wrapper)

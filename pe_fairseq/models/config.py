@@ -9,7 +9,7 @@ under hydra, which fills in the base model's defaults first.
 import argparse
 import ast
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Optional
 
 from fairseq.dataclass import ChoiceEnum
@@ -111,6 +111,26 @@ SIZES = {
     "pe_lm_tiny": PeLanguageModelTinyConfig,
     "pe_lm_wiki103": PeLanguageModelWiki103Config,
 }
+
+
+def with_scheme(scheme):
+    """``pe_lm``'s config, identical but for the position scheme that it starts from."""
+    field_of_base = PeLanguageModelConfig.__dataclass_fields__["decoder_position"]
+    changed = field(default=scheme, metadata=dict(field_of_base.metadata))
+    return make_dataclass(
+        "PeLanguageModelConfig_" + scheme.replace("-", "_"),
+        [("decoder_position", str, changed)],
+        bases=(PeLanguageModelConfig,),
+    )
+
+
+def refuse_other_scheme(architecture, scheme, spec):
+    """Raise UserError if ``spec`` names another scheme than the architecture does."""
+    if scheme is not None and positions.parse(spec).name != scheme:
+        raise UserError(
+            f"--arch {architecture} is pe_lm with '{scheme}' positions; for '{spec}' write "
+            "--arch pe_lm beside it"
+        )
 
 
 def add_arguments(parser, config):

@@ -55,11 +55,18 @@ class PositionDecoder(TransformerDecoder):
         size = positions.ModelSize(
             embed_dim=self.embed_dim,
             max_positions=config.max_target_positions,
+            heads=config.decoder_attention_heads,
+            layers=config.decoder_layers,
+            causal=True,
             unused_rows=self.padding_idx + 1,
         )
-        embedding = self.scheme.embedding(size, position_generator())
+        embedding = positions.build_embedding(self.scheme, size, position_generator)
         if embedding is not None:
             self._set_embed_positions(embedding)
+        layers = positions.build_layers(self.scheme, size, position_generator)
+        for layer, layer_positions in zip(self.layers, layers):
+            if layer_positions is not None:
+                layer.self_attn.set_positions(layer_positions, self.position_ids)
 
     def _build_beyond(self, config):
         rule = config.decoder_position_beyond

@@ -15,14 +15,20 @@ from omegaconf import OmegaConf, open_dict
 import pe_fairseq
 
 from ..errors import UserError
-from .config import SIZES, add_arguments, complete
+from ..positions import SCHEMES
+from .config import SIZES, add_arguments, complete, refuse_other_scheme, with_scheme
 from .decoder import PositionDecoder
 
 logger = logging.getLogger(__name__)
 
 
 class PeLanguageModel(TransformerLanguageModel):
-    """fairseq's Transformer language model on ``PositionDecoder``."""
+    """fairseq's Transformer language model on ``PositionDecoder``.
+
+    Attributes:
+        config_class: the dataclass of its options.
+        scheme: the position scheme that the architecture's name promises, or None.
+    """
 
     @classmethod
     def add_args(cls, parser):
@@ -39,6 +45,7 @@ class PeLanguageModel(TransformerLanguageModel):
         """
         if not OmegaConf.is_config(cfg):
             cfg = OmegaConf.structured(cfg)
+        refuse_other_scheme(cls.__name__, cls.scheme, cfg.decoder_position)
         sha256 = check_dictionary(cfg, task.source_dictionary)
         config = complete(
             Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)),
@@ -139,6 +146,12 @@ def _remember(config, found):
             whole.model.dictionary_sha256 = found
 
 
+def _register(name, config, scheme=None):
+    cls = type(name, (PeLanguageModel,), {"config_class": config, "scheme": scheme})
+    register_model(name, dataclass=config)(cls)
+
+
 for _name, _config in SIZES.items():
-    _class = type(_name, (PeLanguageModel,), {"config_class": _config})
-    register_model(_name, dataclass=_config)(_class)
+    _register(_name, _config)
+for _scheme in SCHEMES:
+    _register("pe_lm_" + _scheme.replace("-", "_"), with_scheme(_scheme), _scheme)

@@ -1,5 +1,6 @@
 """fairseq's self-attention module on our attention: same parameters, same states."""
 
+import functools
 from typing import Dict, Optional
 
 import torch
@@ -7,6 +8,8 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
 from ..attention import softmax_attention
+from ..positions import LayerPositions, PositionIds, Relative
+from ..positions.ids import count_tokens
 
 State = Dict[str, Dict[str, Optional[Tensor]]]
 
@@ -20,6 +23,8 @@ class SelfAttention(MultiheadAttention):
     and a state may hold left-padded rows.
 
     Attributes:
+        positions: what a position scheme has for this layer, or None.
+        position_ids: the rule for ids, where there are positions.
         causal: a query sees no key after its own position, unless a call brings an
             ``attn_mask``, which then says it all.
     """
@@ -29,6 +34,13 @@ class SelfAttention(MultiheadAttention):
         if self.bias_k is not None or self.add_zero_attn:
             raise ValueError("add_bias_kv and add_zero_attn are not served")
         self.causal = causal
+        self.positions: Optional[LayerPositions] = None
+        self.position_ids = PositionIds()
+
+    def set_positions(self, positions: LayerPositions, position_ids: PositionIds):
+        """Give the layer its part of a position scheme."""
+        self.positions = positions
+        self.position_ids = position_ids
 
     def forward(
         self,
@@ -68,21 +80,41 @@ class SelfAttention(MultiheadAttention):
         q = self._split_heads(self.q_proj(query))
         k = self._split_heads(self.k_proj(query))
         v = self._split_heads(self.v_proj(query))
-        if key_padding_mask is not None:
-            key_padding_mask = key_padding_mask.bool()
+        state = self._get_input_buffer(incremental_state)
+        padding = _all_padding(state, key_padding_mask, k)
+        relative, unturned = None, q
+        if self.positions is not None:
+            key_len = query_len + (state["prev_key"].size(2) if state else 0)
+            counts = count_tokens(key_len, padding, query.device)
+            if self.positions.rotation is not None:
+                ids = self.position_ids.of(counts[:, -query_len:])
+                q, k = self.positions.rotation(q, ids), self.positions.rotation(k, ids)
+            if self.positions.terms:
+                relative = Relative.of(counts, query_len, self.position_ids.stride)
+        if state:
+            k = torch.cat([state["prev_key"], k], dim=2)
+            v = torch.cat([state["prev_value"], v], dim=2)
         if incremental_state is not None:
-            k, v, key_padding_mask = self._extend_state(
-                incremental_state, k, v, key_padding_mask
+            self._set_input_buffer(
+                incremental_state,
+                {"prev_key": k, "prev_value": v, "prev_key_padding_mask": padding},
             )
 
+        scores, value_term = attn_mask, None
+        if relative is not None:
+            scores = self.positions.score(unturned, relative)
+            scores = scores if attn_mask is None else scores + attn_mask
+            if self.positions.adds_to_values:
+                value_term = functools.partial(self.positions.value, relative=relative)
         dropout = self.dropout_module
         output, weights = softmax_attention(
             q,
             k,
             v,
             causal=self.causal and attn_mask is None,
-            key_padding_mask=key_padding_mask,
-            attn_mask=attn_mask,
+            key_padding_mask=padding,
+            attn_mask=scores,
+            value_term=value_term,
             dropout=dropout.p if self.training or dropout.apply_during_inference else 0.0,
             need_weights=need_weights or need_head_weights,
         )
@@ -95,28 +127,18 @@ class SelfAttention(MultiheadAttention):
         """``(len, batch, embed_dim)`` to ``(batch, heads, len, head_dim)``."""
         return x.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
 
-    def _extend_state(self, incremental_state, key, value, padding):
-        """Append to the state; return all keys, values and the padding mask so far."""
-        state = self._get_input_buffer(incremental_state)
-        if "prev_key" in state:
-            earlier = state["prev_key"].size(2)
-            padding = _joined_padding(state["prev_key_padding_mask"], padding, earlier, key)
-            key = torch.cat([state["prev_key"], key], dim=2)
-            value = torch.cat([state["prev_value"], value], dim=2)
-        self._set_input_buffer(
-            incremental_state,
-            {"prev_key": key, "prev_value": value, "prev_key_padding_mask": padding},
-        )
-        return key, value, padding
 
-
-def _joined_padding(earlier_mask, new_mask, earlier, key):
-    """Padding masks of earlier and new keys side by side; None while there is none."""
-    if earlier_mask is None and new_mask is None:
+def _all_padding(state, new_mask, new_key):
+    """The padding mask ``(batch, key_len)`` of earlier and new keys; None without padding."""
+    earlier_mask = state.get("prev_key_padding_mask")
+    if new_mask is None and earlier_mask is None:
         return None
-    batch, _, new, _ = key.shape
-    if earlier_mask is None:
-        earlier_mask = new_mask.new_zeros(batch, earlier)
+    batch, _, new, _ = new_key.shape
     if new_mask is None:
         new_mask = earlier_mask.new_zeros(batch, new)
+    new_mask = new_mask.bool()
+    if not state:
+        return new_mask
+    if earlier_mask is None:
+        earlier_mask = new_mask.new_zeros(batch, state["prev_key"].size(2))
     return torch.cat([earlier_mask, new_mask], dim=1)

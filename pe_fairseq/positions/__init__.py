@@ -3,10 +3,18 @@
 This package and ``pe_fairseq.attention`` import torch only.
 """
 
-from . import learned, none, sinusoidal  # noqa: F401  registers the schemes
+# Importing a scheme's file registers it; tables list the schemes in this order.
+# isort: off
+from . import none, learned, sinusoidal  # noqa: F401
+from . import shaw, sinusoidal_relative  # noqa: F401
+from . import rotary, alibi, t5  # noqa: F401
+
+# isort: on
 from .beyond import Beyond
 from .ids import PositionIds
+from .modules import LayerPositions, build_embedding, build_layers
 from .registry import ALIASES, SCHEMES, find, register
+from .relative import Relative, RelativeTerm, RelativeVectors, ScalarBias
 from .scheme import ModelSize, NoOptions, Scheme
 from .spec import parse
 
@@ -14,10 +22,17 @@ __all__ = [
     "ALIASES",
     "SCHEMES",
     "Beyond",
+    "LayerPositions",
     "ModelSize",
     "NoOptions",
     "PositionIds",
+    "Relative",
+    "RelativeTerm",
+    "RelativeVectors",
+    "ScalarBias",
     "Scheme",
+    "build_embedding",
+    "build_layers",
     "find",
     "parse",
     "register",

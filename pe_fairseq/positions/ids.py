@@ -36,20 +36,13 @@ class PositionIds:
         if self.offset < 0:
             raise UserError(f"the position offset is {self.offset}; it must be 0 or more")
 
-    def __call__(self, length: int, padding_mask: Optional[Tensor], device=None) -> Tensor:
-        """Return ids ``(1, length)``, or ``(batch, length)`` where a row has padding.
+    def of(self, counts: Tensor) -> Tensor:
+        """Return the ids of tokens with so many real tokens before them."""
+        return self.offset + self.stride * counts
 
-        Args:
-            length: tokens per row, padding included.
-            padding_mask: ``(batch, length)``, True at padding, or None.
-            device: where to put the ids when there is no mask.
-        """
-        if padding_mask is None:
-            count = torch.arange(length, device=device).unsqueeze(0)
-        else:
-            # padding before the first token would count -1
-            count = ((~padding_mask).long().cumsum(dim=1) - 1).clamp(min=0)
-        return self.offset + self.stride * count
+    def __call__(self, length: int, padding_mask: Optional[Tensor], device=None) -> Tensor:
+        """Return the ids of whole rows; see ``count_tokens`` for the arguments."""
+        return self.of(count_tokens(length, padding_mask, device))
 
     def last(self, length: int) -> int:
         """The largest id that a row of ``length`` tokens can have.
@@ -64,3 +57,18 @@ class PositionIds:
                 f"position {last}; positions must stay below {LARGEST}"
             )
         return last
+
+
+def count_tokens(length: int, padding_mask: Optional[Tensor], device=None) -> Tensor:
+    """How many real tokens stand before each token: ``(1, length)``, or ``(batch, length)``
+    where a row has padding.
+
+    Args:
+        length: tokens per row, padding included.
+        padding_mask: ``(batch, length)``, True at padding, or None.
+        device: where to put the counts when there is no mask.
+    """
+    if padding_mask is None:
+        return torch.arange(length, device=device).unsqueeze(0)
+    # padding before the first token would count -1
+    return ((~padding_mask).long().cumsum(dim=1) - 1).clamp(min=0)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .registry import register
-from .scheme import Scheme
+from .scheme import EMBEDDING, Scheme
 
 
 class LearnedEmbedding(nn.Module):
@@ -41,10 +41,12 @@ class LearnedEmbedding(nn.Module):
         return torch.lerp(self.forward(below), self.forward(above), share)
 
 
-@register("learned")
+@register("learned", "absolute", "ape")
 class Learned(Scheme):
     """One trained vector per position (Gehring et al. 2017; Devlin et al. 2019)."""
 
+    family = EMBEDDING
+    places = ("embedding",)
     paper = "Gehring et al. 2017"
     translation_invariant = False
     bounded = True

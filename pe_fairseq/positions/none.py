@@ -8,6 +8,7 @@ from .scheme import Scheme
 class NoPositions(Scheme):
     """Tokens carry no position ("NoPE", Haviv et al. 2022; setting 1 of Wang et al. 2021)."""
 
+    family = None
+    places = ()
     paper = "Haviv et al. 2022"
     translation_invariant = True
-    bounded = False

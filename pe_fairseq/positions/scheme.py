@@ -1,16 +1,23 @@
 """What every position scheme is: one small class, at most one module per place.
 
-Letters for shapes: B batch, L length, D embed_dim.
+Letters for shapes: B batch, H heads, Q query_len, K key_len, L length, D embed_dim.
 """
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar, Optional
+from typing import ClassVar, Optional, Tuple
 
 import torch
 from torch import nn
 
 from ..errors import UserError
+from .relative import RelativeTerm
+
+# Two schemes of one family would do one thing twice.
+EMBEDDING = "embedding"
+RELATIVE_VECTORS = "relative vectors"
+SCALAR_BIAS = "scalar bias"
+ROTARY = "rotary"
 
 
 @dataclass(frozen=True)
@@ -20,13 +27,23 @@ class ModelSize:
     Attributes:
         embed_dim: width of the token embeddings (D).
         max_positions: how many positions the model is trained with; the rows of a table.
+        heads: attention heads of a layer (H).
+        layers: attention layers that the scheme serves.
+        causal: a query sees no later key.
         unused_rows: rows before position 0 in a table, ``padding_idx + 1`` in
             fairseq's checkpoints and 0 elsewhere.
     """
 
     embed_dim: int
     max_positions: int
+    heads: int = 1
+    layers: int = 1
+    causal: bool = True
     unused_rows: int = 0
+
+    @property
+    def head_dim(self) -> int:
+        return self.embed_dim // self.heads
 
 
 @dataclass(frozen=True)
@@ -43,19 +60,40 @@ class Scheme:
 
     Attributes:
         name: as registered; set by ``register``.
+        family: what two schemes of a combination must not share; None combines
+            with nothing.
+        places: where it acts: embedding, query/key map, score, value.
         paper: where the scheme comes from.
         translation_invariant: shifting all position ids by a constant changes nothing.
+        length_dependent: what it does depends on the total length.
         bounded: it has no meaning for positions from ``ModelSize.max_positions`` on.
+        two_sided: it is defined where a query sees later keys.
+        needs_scores: it acts on the score matrix, which linear attention never forms.
     """
 
     name: ClassVar[str]
+    family: ClassVar[Optional[str]]
+    places: ClassVar[Tuple[str, ...]]
     paper: ClassVar[str]
     translation_invariant: ClassVar[bool]
-    bounded: ClassVar[bool]
+    length_dependent: ClassVar[bool] = False
+    bounded: ClassVar[bool] = False
+    two_sided: ClassVar[bool] = True
+    needs_scores: ClassVar[bool] = False
     Options: ClassVar[type] = NoOptions
 
     def __init__(self, options=None):
         self.options = self.Options() if options is None else options
+
+    @property
+    def parts(self) -> Tuple["Scheme", ...]:
+        """The schemes that this one adds up: itself alone, unless it is a combination."""
+        return (self,)
+
+    @property
+    def per_layer(self) -> bool:
+        """Every layer has a relative term of its own; otherwise all share one."""
+        return getattr(self.options, "per_layer", False)
 
     def embedding(self, size: ModelSize, generator: torch.Generator) -> Optional[nn.Module]:
         """The module whose vectors are added to the token embeddings, or None.
@@ -63,6 +101,19 @@ class Scheme:
         It maps ids ``(B or 1, L)`` to vectors ``(B or 1, L, D)``, and draws its
         start from ``generator`` alone.
         """
+        return None
+
+    def rotation(self, size: ModelSize) -> Optional[nn.Module]:
+        """The map of queries and keys before their product, or None.
+
+        It maps ``(B, H, L, head_dim)`` and ids ``(B or 1, L)`` to the same shape.
+        """
+        return None
+
+    def relative_term(
+        self, size: ModelSize, generator: torch.Generator
+    ) -> Optional[RelativeTerm]:
+        """What one layer's scores and values get by the distance of query and key, or None."""
         return None
 
     def __str__(self):

@@ -1,11 +1,11 @@
-"""Fixed sinusoidal positions (Vaswani et al. 2017, §3.5).
+"""Sinusoidal positions, fixed (Vaswani et al. 2017, §3.5) or with learned frequencies.
 
     P[p] = sin(ω_i p), cos(ω_i p),   i = 0 … D/2 − 1
 
 in one of two layouts:
 
     halves       [sin …, cos …],  ω_i = base^(−i / (D/2 − 1))   (tensor2tensor, fairseq)
-    interleaved  [sin, cos, sin, cos, …],  ω_i = base^(−2i / D)  (the paper)
+    interleaved  [sin, cos, sin, cos, …],  ω_i = base^(−2i / D)  (the papers)
 """
 
 import math
@@ -16,75 +16,123 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from .registry import register
-from .scheme import Scheme, check_choice
+from .scheme import EMBEDDING, Scheme, check_choice
 
 LAYOUTS = ("halves", "interleaved")
 
 
+def geometric_series(dim, layout, base, device=None) -> Tensor:
+    """The fixed frequencies ω ``(dim // 2,)``, in float32."""
+    half = dim // 2
+    exponents = torch.arange(half, dtype=torch.float, device=device)
+    steps = half - 1 if layout == "halves" else dim / 2
+    return torch.exp(exponents * -(math.log(base) / steps))
+
+
+def sinusoids(positions: Tensor, frequencies: Tensor, dim: int, layout: str) -> Tensor:
+    """Vectors ``(…, dim)`` of ``positions`` ``(…)``; an odd dim ends in a zero.
+
+    Angles are float32 products, as fairseq's are: a stock checkpoint must see the
+    numbers that it was trained with.
+    """
+    angles = positions.float().unsqueeze(-1) * frequencies.float()
+    pair = (torch.sin(angles), torch.cos(angles))
+    if layout == "halves":
+        vectors = torch.cat(pair, dim=-1)
+    else:
+        vectors = torch.stack(pair, dim=-1).flatten(-2)
+    return nn.functional.pad(vectors, (0, dim % 2))
+
+
+def learned_frequencies(dim, layout, base) -> nn.Parameter:
+    """Frequencies that start at the fixed series; weight decay would pull them to 0."""
+    frequencies = nn.Parameter(geometric_series(dim, layout, base))
+    frequencies.no_weight_decay = True
+    return frequencies
+
+
 class SinusoidalEmbedding(nn.Module):
-    """Sinusoids of any position, made when asked for; no parameters and no table.
+    """Sinusoids of any position, made when asked for; no table.
 
     Args:
-        embed_dim: D; an odd D ends in a zero, as in fairseq.
+        dim: D.
         layout: ``halves`` or ``interleaved``.
         base: the longest wavelength is 2π · base (about, in ``interleaved``).
         first_position: what position 0 counts as. fairseq's checkpoints were
             trained with ``padding_idx + 1``.
+        learnable: the frequencies are a parameter ``(D // 2,)``.
     """
 
-    def __init__(self, embed_dim, layout, base, first_position):
+    def __init__(self, dim, layout, base, first_position, learnable):
         super().__init__()
-        self.embed_dim = embed_dim
+        self.dim = dim
         self.layout = layout
         self.base = base
         self.first_position = first_position
-
-    def frequencies(self, device=None) -> Tensor:
-        """Return ω ``(D // 2,)``, in float32."""
-        half = self.embed_dim // 2
-        exponents = torch.arange(half, dtype=torch.float, device=device)
-        steps = half - 1 if self.layout == "halves" else self.embed_dim / 2
-        return torch.exp(exponents * -(math.log(self.base) / steps))
+        self.frequencies = learned_frequencies(dim, layout, base) if learnable else None
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Map ids ``(B or 1, L)`` to float32 vectors ``(B or 1, L, D)``.
-
-        Angles are float32 products, as fairseq's are: a stock checkpoint must see
-        the numbers that it was trained with.
-        """
-        positions = (ids + self.first_position).float()
-        angles = positions.unsqueeze(-1) * self.frequencies(ids.device)
-        pair = (torch.sin(angles), torch.cos(angles))
-        if self.layout == "halves":
-            vectors = torch.cat(pair, dim=-1)
-        else:
-            vectors = torch.stack(pair, dim=-1).flatten(-2)
-        return nn.functional.pad(vectors, (0, self.embed_dim % 2))
+        """Map ids ``(B or 1, L)`` to float32 vectors ``(B or 1, L, D)``."""
+        frequencies = self.frequencies
+        if frequencies is None:
+            frequencies = geometric_series(self.dim, self.layout, self.base, ids.device)
+        return sinusoids(ids + self.first_position, frequencies, self.dim, self.layout)
 
 
-@register("sinusoidal")
+@dataclass(frozen=True)
+class SinusoidOptions:
+    """Options of the absolute sinusoids.
+
+    Attributes:
+        layout: ``halves`` (fairseq's) or ``interleaved`` (the papers').
+        base: the base of the geometric series of frequencies.
+    """
+
+    layout: str = "halves"
+    base: float = 10000.0
+
+    def __post_init__(self):
+        check_choice("layout", self.layout, LAYOUTS)
+        check_base(self.base)
+
+
+def check_base(base):
+    """Raise UserError unless ``base`` is a finite number above 1."""
+    if not base > 1 or math.isinf(base):
+        raise UserError(f"base={base:g} must be a finite number above 1")
+
+
+def check_width(dim, what):
+    """Raise UserError if no geometric series of frequencies fits into ``dim``."""
+    if dim < 4:
+        raise UserError(f"sinusoidal positions need {what} of 4 or more, not {dim}")
+
+
+@register("sinusoidal", "sin")
 class Sinusoidal(Scheme):
     """Fixed sinusoids, defined for every position (Vaswani et al. 2017, §3.5)."""
 
+    family = EMBEDDING
+    places = ("embedding",)
     paper = "Vaswani et al. 2017"
     translation_invariant = False
-    bounded = False
-
-    @dataclass(frozen=True)
-    class Options:
-        layout: str = "halves"
-        base: float = 10000.0
-
-        def __post_init__(self):
-            check_choice("layout", self.layout, LAYOUTS)
-            if not self.base > 1 or math.isinf(self.base):
-                raise UserError(f"base={self.base:g} must be a finite number above 1")
+    Options = SinusoidOptions
+    learnable = False
 
     def embedding(self, size, generator):
-        if size.embed_dim < 4:
-            raise UserError(
-                f"sinusoidal positions need an embedding of 4 or more, not {size.embed_dim}"
-            )
+        check_width(size.embed_dim, "an embedding")
         return SinusoidalEmbedding(
-            size.embed_dim, self.options.layout, self.options.base, size.unused_rows
+            size.embed_dim,
+            self.options.layout,
+            self.options.base,
+            size.unused_rows,
+            self.learnable,
         )
+
+
+@register("learnable-sinusoidal")
+class LearnableSinusoidal(Sinusoidal):
+    """Sinusoids whose frequencies are trained (Wang et al. 2021, §3.2)."""
+
+    paper = "Wang et al. 2021"
+    learnable = True

@@ -2,14 +2,25 @@
 
 ``scheme`` or ``scheme(option=value,option=value)``, parts joined by ``+``::
 
-    sinusoidal(layout=interleaved,base=500)
+    learned+shaw(clip=32,values=false)
 """
 
 import dataclasses
 import re
+import typing
 
 from ..errors import UserError, nearest
+from .combined import Combined
 from .registry import find
+
+# the same option under the name that other code has for it
+OPTION_ALIASES = {
+    "max_relative_position": "clip",
+    "num_buckets": "buckets",
+    "rotary_base": "base",
+    "rotary_pct": "fraction",
+    "theta": "base",
+}
 
 _PART = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\(([^()]*)\))?\s*")
 
@@ -26,14 +37,9 @@ def parse(text):
             f"position spec '{text}' contains '${{', which fairseq would read as a "
             "reference to another option; write the value itself"
         )
-    schemes = [_parse_part(part, text) for part in text.split("+")]
-    if len(schemes) > 1:
-        names = ", ".join(scheme.name for scheme in schemes)
-        raise UserError(
-            f"position spec '{text}' adds up schemes of one place (the embedding): "
-            f"{names}; keep one of them"
-        )
-    return schemes[0]
+    outside_parentheses = r"\+(?![^(]*\))"
+    schemes = [_parse_part(part, text) for part in re.split(outside_parentheses, text)]
+    return schemes[0] if len(schemes) == 1 else Combined(schemes)
 
 
 def _parse_part(part, text):
@@ -53,6 +59,7 @@ def _parse_options(scheme, inside):
     options = {}
     for item in filter(None, (item.strip() for item in inside.split(","))):
         name, equals, value = (word.strip() for word in item.partition("="))
+        name = OPTION_ALIASES.get(name, name)
         if name not in fields:
             known = ", ".join(fields) or "it has none"
             raise UserError(
@@ -68,12 +75,18 @@ def _parse_options(scheme, inside):
 
 
 def _convert(scheme_name, field, value):
-    kinds = {bool: "true or false", int: "a whole number", float: "a number"}
+    kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+    kind, optional = field.type, False
+    if typing.get_origin(kind) is typing.Union:  # Optional[…]
+        kind, optional = typing.get_args(kind)[0], True
+    if optional and value.lower() == "none":
+        return None
     try:
-        if field.type is bool:
+        if kind is bool:
             return {"true": True, "false": False}[value.lower()]
-        return field.type(value)
+        return kind(value)
     except (KeyError, ValueError):
         raise UserError(
-            f"option '{field.name}' of '{scheme_name}' takes {kinds[field.type]}, not '{value}'"
+            f"option '{field.name}' of '{scheme_name}' takes {kinds[kind]}"
+            f"{' or none' if optional else ''}, not '{value}'"
         ) from None

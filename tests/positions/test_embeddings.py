@@ -9,7 +9,7 @@ from pe_fairseq import positions
 from pe_fairseq.positions import SCHEMES, ModelSize
 
 DIM, TRAINED, UNUSED = 6, 12, 2
-SIZE = ModelSize(DIM, TRAINED, UNUSED)
+SIZE = ModelSize(DIM, TRAINED, unused_rows=UNUSED)
 
 
 def none(module, position):
@@ -36,8 +36,16 @@ def sinusoidal_interleaved(module, position):
     return vector
 
 
+def learnable(module, position):
+    """The same formulas with the module's own frequencies."""
+    half = DIM // 2
+    angles = [(UNUSED + position) * module.frequencies[i].item() for i in range(half)]
+    return [math.sin(a) for a in angles] + [math.cos(a) for a in angles]
+
+
 REFERENCES = {
     "none": none,
+    "learnable-sinusoidal": learnable,
     "learned": learned,
     "sinusoidal": sinusoidal,
     "sinusoidal(layout=interleaved)": sinusoidal_interleaved,
@@ -48,8 +56,9 @@ def embedding(spec, size=SIZE):
     return positions.parse(spec).embedding(size, torch.Generator().manual_seed(5))
 
 
-def test_every_scheme_has_a_reference():
-    assert {positions.parse(spec).name for spec in REFERENCES} == set(SCHEMES)
+def test_every_embedding_scheme_has_a_reference():
+    embeddings = {name for name, scheme in SCHEMES.items() if scheme.family == "embedding"}
+    assert {positions.parse(spec).name for spec in REFERENCES} == embeddings | {"none"}
 
 
 @pytest.mark.parametrize("spec", REFERENCES)
@@ -70,6 +79,17 @@ def test_vectors_and_gradients_equal_the_formula(spec):
     if not parameters:
         return
     (vectors * weights).sum().backward()
+    if "frequencies" in parameters:
+        expected = torch.zeros(DIM // 2, dtype=torch.float64)
+        for b, id_row in enumerate(ids.tolist()):
+            for n, position in enumerate(id_row):
+                for i, frequency in enumerate(module.frequencies.tolist()):
+                    p = UNUSED + position
+                    sine, cosine = weights[b, n, i].item(), weights[b, n, DIM // 2 + i].item()
+                    expected[i] += sine * p * math.cos(frequency * p)
+                    expected[i] -= cosine * p * math.sin(frequency * p)
+        assert torch.allclose(module.frequencies.grad.double(), expected, atol=1e-4)
+        return
     expected = torch.zeros(UNUSED + TRAINED, DIM, dtype=torch.float64)
     for b, id_row in enumerate(ids.tolist()):
         for n, position in enumerate(id_row):
@@ -93,13 +113,19 @@ def test_sinusoidal_equals_fairseq_at_any_position():
     for dim in (16, 7):
         table = SinusoidalPositionalEmbedding.get_embedding(70000, dim, UNUSED - 1)
         ids = torch.tensor([[0, 1, 511, 65000]])
-        ours = embedding("sinusoidal", ModelSize(dim, TRAINED, UNUSED))(ids)
+        ours = embedding("sinusoidal", ModelSize(dim, TRAINED, unused_rows=UNUSED))(ids)
         assert torch.equal(ours[0], table[ids[0] + UNUSED])
+
+
+def test_learned_frequencies_start_at_the_fixed_ones():
+    for spec in ("sinusoidal", "sinusoidal(layout=interleaved,base=50)"):
+        ids = torch.arange(TRAINED)[None]
+        assert torch.equal(embedding(spec)(ids), embedding(f"learnable-{spec}")(ids))
 
 
 def test_learned_start():
     module = positions.parse("learned").embedding(
-        ModelSize(64, 4000, 2), torch.Generator().manual_seed(0)
+        ModelSize(64, 4000, unused_rows=2), torch.Generator().manual_seed(0)
     )
     assert module.weight[:2].abs().sum() == 0
     assert module.weight[2:].std().item() == pytest.approx(64**-0.5, rel=0.01)

@@ -1,0 +1,69 @@
+"""A scheme's modules, made for one model: an embedding, and positions for each layer."""
+
+from typing import Callable, List, Optional
+
+import torch
+from torch import Tensor, nn
+
+from .relative import Relative
+from .scheme import ModelSize, Scheme
+
+
+class LayerPositions(nn.Module):
+    """What one attention layer gets from a scheme.
+
+    Attributes:
+        rotation: the map of queries and keys, or None.
+        terms: what is added by distance.
+    """
+
+    def __init__(self, rotation, terms):
+        super().__init__()
+        self.rotation = rotation
+        self.terms = nn.ModuleList(terms)
+
+    def score(self, query: Tensor, relative: Relative) -> Tensor:
+        """The sum of what is added to the scores: ``(B or 1, H, Q, K)``."""
+        return sum(term.score(query, relative) for term in self.terms)
+
+    @property
+    def adds_to_values(self) -> bool:
+        return any(term.adds_to_values for term in self.terms)
+
+    def value(self, weights: Tensor, relative: Relative) -> Tensor:
+        """The sum of what is added to the output: ``(B, H, Q, head_dim)``."""
+        return sum(t.value(weights, relative) for t in self.terms if t.adds_to_values)
+
+
+def build_embedding(
+    scheme: Scheme, size: ModelSize, generator: Callable[[], torch.Generator]
+) -> Optional[nn.Module]:
+    """The embedding module of ``scheme``, or None.
+
+    Every part draws from a fresh ``generator()``: a table starts the same, whatever it
+    is combined with.
+    """
+    for part in scheme.parts:
+        embedding = part.embedding(size, generator())
+        if embedding is not None:
+            return embedding
+    return None
+
+
+def build_layers(
+    scheme: Scheme, size: ModelSize, generator: Callable[[], torch.Generator]
+) -> List[Optional[LayerPositions]]:
+    """The positions of every layer; None where the scheme has nothing for a layer."""
+    rotation = next(filter(None, (part.rotation(size) for part in scheme.parts)), None)
+    terms = [_terms(part, size, generator()) for part in scheme.parts]
+    layers = [[term for term in layer if term is not None] for layer in zip(*terms)]
+    return [
+        LayerPositions(rotation, layer) if rotation is not None or layer else None
+        for layer in layers
+    ]
+
+
+def _terms(part, size, generator):
+    if part.per_layer:
+        return [part.relative_term(size, generator) for _ in range(size.layers)]
+    return [part.relative_term(size, generator)] * size.layers

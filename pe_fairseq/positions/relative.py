@@ -1,0 +1,118 @@
+"""Relative positions: what depends on the distance m = query position − key position.
+
+Shapes: B batch, H heads, Q query_len, K key_len, R distances. Nothing here has the
+shape (Q, K, head_dim): whatever depends on a distance is made once per distance, and
+spread over the pairs of query and key by an index.
+"""
+
+from dataclasses import dataclass
+from typing import Tuple
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Relative:
+    """The distances of all pairs of a query and a key.
+
+    Attributes:
+        distances: the R distances that occur, in rising order: ``(R,)``, int.
+        index: which of them a pair has: ``(B or 1, Q, K)``, int.
+    """
+
+    distances: Tensor
+    index: Tensor
+
+    @staticmethod
+    def of(counts: Tensor, query_len: int, stride: int) -> "Relative":
+        """Distances of the last ``query_len`` tokens to all tokens.
+
+        Args:
+            counts: how many real tokens stand before each token: ``(B or 1, K)``.
+            stride: the distance of neighbouring tokens.
+        """
+        key_len = counts.size(1)
+        lowest = 1 - query_len
+        steps = torch.arange(lowest, key_len, device=counts.device)
+        apart = counts[:, -query_len:, None] - counts[:, None, :]
+        return Relative(stride * steps, (apart - lowest).clamp(0, len(steps) - 1))
+
+
+class RelativeTerm(nn.Module):
+    """What a layer's attention gets by distance: an added score, and maybe a value."""
+
+    adds_to_values = False
+
+    def score(self, query: Tensor, relative: Relative) -> Tensor:
+        """Return what is added to the scaled scores: ``(B or 1, H, Q, K)``.
+
+        Args:
+            query: ``(B, H, Q, head_dim)``, neither scaled nor rotated.
+        """
+        raise NotImplementedError
+
+    def value(self, weights: Tensor, relative: Relative) -> Tensor:
+        """Return what is added to the output: ``(B, H, Q, head_dim)``.
+
+        Args:
+            weights: attention weights after dropout: ``(B, H, Q, K)``.
+        """
+        raise NotImplementedError
+
+
+class ScalarBias(RelativeTerm):
+    """A number per head and distance, added to the scores."""
+
+    def per_distance(self, distances: Tensor) -> Tensor:
+        """Map distances ``(R,)`` to biases ``(H, R)``, in float32."""
+        raise NotImplementedError
+
+    def score(self, query, relative):
+        biases = self.per_distance(relative.distances)
+        return biases[:, relative.index].transpose(0, 1).to(query.dtype)
+
+
+class RelativeVectors(RelativeTerm):
+    """A vector per distance, met by the query and, if ``adds_to_values``, attended to.
+
+        score += q · key_m / √head_dim        output += Σ_j weights_ij value_m
+
+    (Shaw et al. 2018, eqs. 3 and 4, in the factored form of their §3.3.)
+    """
+
+    def __init__(self, adds_to_values):
+        super().__init__()
+        self.adds_to_values = adds_to_values
+
+    def key_vectors(self, distances: Tensor) -> Tuple[Tensor, Tensor]:
+        """Return a table ``(rows, head_dim)`` or ``(H, rows, head_dim)``, and the row
+        of each distance ``(R,)``."""
+        raise NotImplementedError
+
+    def value_vectors(self, distances: Tensor) -> Tuple[Tensor, Tensor]:
+        """Like ``key_vectors``, for what is added to the values."""
+        raise NotImplementedError
+
+    def score(self, query, relative):
+        table, row = self.key_vectors(relative.distances)
+        products = query @ table.to(query.dtype).transpose(-2, -1)
+        index = self._pairs(row, relative, query)
+        return products.gather(-1, index) * query.size(-1) ** -0.5
+
+    def value(self, weights, relative):
+        table, row = self.value_vectors(relative.distances)
+        index = self._pairs(row, relative, weights)
+        summed = weights.new_zeros(*weights.shape[:-1], table.size(-2))
+        return summed.scatter_add(-1, index, weights) @ table.to(weights.dtype)
+
+    @staticmethod
+    def _pairs(row, relative, like):
+        """The table row of every pair: ``(B, H, Q, K)``."""
+        index = row[relative.index].unsqueeze(1)
+        return index.expand(like.size(0), like.size(1), -1, -1)
+
+
+def clipped_rows(distances: Tensor, clip: int) -> Tensor:
+    """Rows of a table of 2·clip + 1: distances beyond ±clip share the outermost ones."""
+    return distances.clamp(-clip, clip) + clip
