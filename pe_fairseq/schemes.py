@@ -1,6 +1,7 @@
 """``pe-fairseq schemes``: every registered scheme, what it promises and what it costs."""
 
 import json
+import sys
 from dataclasses import dataclass
 from typing import List, Optional
 
@@ -9,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from . import positions
+
+WIDTH_OF_A_FILE = 160
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def main(size: positions.ModelSize, as_json: bool):
         table.add_column(column, justify="right" if column == "parameters" else "left")
     for row in found:
         table.add_row(*cells(row))
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE).print(table)
 
 
 HEADINGS = (
@@ -91,7 +94,7 @@ HEADINGS = (
     "where",
     "parameters",
     "longest",
-    "shift-invariant",
+    "promises",
     "attention",
     "paper",
 )
@@ -104,10 +107,20 @@ def cells(row: Row) -> List[str]:
         ", ".join(row.places) or "nowhere",
         f"{row.parameters:,}",
         "any" if row.longest is None else f"{row.longest:,}",
-        "yes" if row.translation_invariant else "no",
+        ", ".join(_promises(row)),
         ", ".join(row.attention),
         row.paper,
     ]
+
+
+def _promises(row):
+    for promise, kept in (
+        ("shift-invariant", row.translation_invariant),
+        ("two-sided", row.two_sided),
+        ("length-dependent", row.length_dependent),
+    ):
+        if kept:
+            yield promise
 
 
 def markdown(size: positions.ModelSize) -> str:

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pe_fairseq import positions
 from pe_fairseq.models.self_attention import SelfAttention
@@ -246,6 +247,32 @@ def test_output_and_every_gradient(spec):
     if module.positions is not None and list(module.positions.parameters()):
         last = got[-1]
         assert last is not None and last.abs().max() > 1e-3, "the position parameters matter"
+
+
+class Largest(TorchDispatchMode):
+    """Notes the size of the largest tensor that is made."""
+
+    def __init__(self):
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, (tuple, list)) else [made]:
+            if isinstance(tensor, torch.Tensor):
+                self.numel = max(self.numel, tensor.numel())
+        return made
+
+
+@pytest.mark.parametrize("spec", SCHEMES)
+def test_no_vector_per_pair(spec):
+    """Nothing of shape (query_len, key_len, head_dim) is made, forward or backward."""
+    length = 48
+    module = attention(spec).float()
+    x = torch.randn(length, 1, DIM, requires_grad=True)
+    with Largest() as largest:
+        module(x, need_weights=False)[0].sum().backward()
+    assert largest.numel < length * length * HEAD_DIM
 
 
 def test_t5_buckets_of_both_sides():
