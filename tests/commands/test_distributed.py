@@ -28,6 +28,8 @@ def test_spawned_by_fairseq(train, alone, tmp_path, backend):
     _, log = train(tmp_path, *SAME, "--distributed-world-size", 2, "--ddp-backend", backend)
     assert "the distributed backend is gloo" in log
     check_equal(alone, tmp_path)
+    if backend == "legacy_ddp":
+        return
     # and it resumes: rank 0 reads the checkpoint and sends it to the other
     _, log = train(
         tmp_path, *SAME, "--max-update", 6, "--distributed-world-size", 2,

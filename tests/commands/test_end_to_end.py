@@ -67,12 +67,11 @@ def check_same_end(one, other):
     assert a["extra_state"]["val_loss"] == pytest.approx(b["extra_state"]["val_loss"], abs=1e-4)
 
 
-@pytest.mark.parametrize("position", ["none", "learned"])
-def test_stopped_and_resumed_ends_at_the_same_loss(train, tmp_path, position):
+def test_stopped_and_resumed_ends_at_the_same_loss(train, tmp_path):
     steady = ("--dropout", 0.1, "--save-interval-updates", 3, "--max-update")
-    train(tmp_path / "a", *steady, 6, position=position)
-    train(tmp_path / "b", *steady, 3, position=position)
-    _, log = train(tmp_path / "b", *steady, 6, position=position)
+    train(tmp_path / "a", *steady, 6, position="learned")
+    train(tmp_path / "b", *steady, 3, position="learned")
+    _, log = train(tmp_path / "b", *steady, 6, position="learned")
     assert "Loaded checkpoint" in log and "@ 3 updates" in log
     check_same_end(tmp_path / "a", tmp_path / "b")
 
@@ -170,14 +169,14 @@ def test_positions_can_be_changed_at_evaluation(fairseq, data, trained, trained_
 
 
 @pytest.mark.parametrize("flag", ["--fp16", "--bf16", "--amp"])
-def test_precisions_train_and_resume_on_cpu(train, tmp_path, flag):
-    train(tmp_path, flag, "--max-update", 3, "--fp16-init-scale", 4, "--disable-validation")
-    _, log = train(
-        tmp_path, flag, "--max-update", 6, "--fp16-init-scale", 4, "--disable-validation"
-    )
-    assert "@ 3 updates" in log and "num_updates 6" in log
+def test_precisions_train_on_cpu(train, tmp_path, flag):
+    options = (flag, "--fp16-init-scale", 4, "--disable-validation", "--max-update")
+    _, log = train(tmp_path, *options, 3)
+    assert "num_updates 3" in log and all(loss < 12 for loss in losses(log))
     assert ("loss_scale=4" in log) == (flag == "--fp16")
-    assert all(loss < 12 for loss in losses(log))
+    if flag == "--fp16":
+        _, log = train(tmp_path, *options, 6)
+        assert "@ 3 updates" in log and "num_updates 6" in log
 
 
 def test_adaptive_softmax_trains(train, fairseq, data, tmp_path):

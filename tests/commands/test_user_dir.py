@@ -27,9 +27,15 @@ def evaluation(data, path):
     )
 
 
-def test_the_command_prints_the_folder(program, user_dir):
-    printed = program(SCRIPTS / "pe-fairseq", "user-dir").stdout.strip().splitlines()[-1]
-    assert printed == str(user_dir)
+@pytest.fixture(scope="module")
+def installed(program):
+    """The folder that the command prints: the checkout's, or that of the installed copy."""
+    return program(SCRIPTS / "pe-fairseq", "user-dir").stdout.strip().splitlines()[-1]
+
+
+def test_the_command_prints_the_folder(installed, user_dir):
+    assert Path(installed).name == "pe_fairseq"
+    assert this.code_hash(installed) == this.code_hash(user_dir)
 
 
 @pytest.mark.parametrize("given", ["absolute", "relative", "link"])
@@ -52,13 +58,13 @@ def test_another_copy_of_the_same_code(fairseq, data, trained, copy):
     assert "Perplexity" in fairseq(*evaluation(data, trained), user_dir=copy).stdout
 
 
-def test_another_copy_with_other_code(fairseq, data, trained, copy, user_dir):
+def test_another_copy_with_other_code(fairseq, data, trained, copy, installed):
     with open(copy / "errors.py", "a") as file:
         file.write("\nCHANGED = True\n")
     done = fairseq(*evaluation(data, trained), user_dir=copy, check=False)
     line = done.stdout.splitlines()[-1]
     assert done.returncode == 1 and line.startswith("pe-fairseq: error: two copies")
-    assert str(copy) in line and str(user_dir) in line
+    assert str(copy) in line and installed in line
 
 
 def test_another_copy_when_the_package_is_imported_first(
