@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from . import positions
+from .errors import UserError
 
 WIDTH_OF_A_FILE = 160
 
@@ -19,7 +20,8 @@ class Row:
     """What a table says of one scheme at one size.
 
     Attributes:
-        parameters: trained numbers of the scheme in the whole model.
+        parameters: trained numbers of the scheme in the whole model; None where the scheme
+            does not exist at this size.
         longest: the number of positions it is defined for; None without a limit.
         attention: softmax alone, or linear attention too.
     """
@@ -27,7 +29,7 @@ class Row:
     name: str
     aliases: List[str]
     places: List[str]
-    parameters: int
+    parameters: Optional[int]
     longest: Optional[int]
     translation_invariant: bool
     length_dependent: bool
@@ -47,12 +49,19 @@ def count_parameters(scheme, size: positions.ModelSize) -> int:
     modules = torch.nn.ModuleList(
         module
         for module in (
-            positions.build_embedding(scheme, size, torch.Generator),
-            *positions.build_layers(scheme, size, torch.Generator),
+            positions.build_embedding(scheme, size, lambda name: torch.Generator()),
+            *positions.build_layers(scheme, size, lambda name: torch.Generator()),
         )
         if module is not None
     )
     return sum(parameter.numel() for parameter in modules.parameters())
+
+
+def _parameters(scheme, size):
+    try:
+        return count_parameters(scheme, size)
+    except UserError:
+        return None
 
 
 def _row(name, size):
@@ -61,7 +70,7 @@ def _row(name, size):
         name=name,
         aliases=[alias for alias, of in positions.ALIASES.items() if of == name],
         places=list(scheme.places),
-        parameters=count_parameters(scheme, size),
+        parameters=_parameters(scheme, size),
         longest=size.max_positions if scheme.bounded else None,
         translation_invariant=scheme.translation_invariant,
         length_dependent=scheme.length_dependent,
@@ -105,7 +114,7 @@ def cells(row: Row) -> List[str]:
     return [
         row.name,
         ", ".join(row.places) or "nowhere",
-        f"{row.parameters:,}",
+        "not at this size" if row.parameters is None else f"{row.parameters:,}",
         "any" if row.longest is None else f"{row.longest:,}",
         ", ".join(_promises(row)),
         ", ".join(row.attention),

@@ -44,6 +44,16 @@ def test_the_example_works_in_a_model(example):
         assert term.strength.grad.abs().max() > 0
 
 
+def test_the_guide_s_reference_holds(example, monkeypatch):
+    import test_references
+
+    block = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.S)[1]
+    names = {**vars(test_references), "REFERENCES": {}}
+    exec(compile(block, str(GUIDE), "exec"), names)
+    monkeypatch.setitem(test_references.REFERENCES, "log-bias", names["REFERENCES"]["log-bias"])
+    test_references.test_output_and_every_gradient("log-bias", causal=True)
+
+
 def test_the_example_is_its_formula(example):
     term = example["LogPenalty"](2, torch.Generator())
     bias = term.per_distance(torch.tensor([-3, 0, 5]))

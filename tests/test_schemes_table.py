@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from pe_fairseq import cli, schemes
 from pe_fairseq.positions import SCHEMES, ModelSize
 
@@ -47,6 +49,16 @@ def test_json(capsys):
     assert rows["alibi"]["attention"] == ["softmax"]
     assert rows["none"]["aliases"] == ["nope"]
     assert all(row["paper"] and row["summary"] for row in rows.values())
+
+
+def test_odd_sizes(capsys):
+    rows = json.loads(printed(capsys, "--embed-dim", "16", "--heads", "8", "--json"))
+    missing = {row["name"] for row in rows if row["parameters"] is None}
+    assert missing == {"sinusoidal-relative", "learnable-sinusoidal-relative"}
+    for arguments in (("--heads", "0"), ("--heads", "7"), ("--layers", "-1")):
+        with pytest.raises(SystemExit) as exit:
+            cli.main(["schemes", *arguments])
+        assert "pe-fairseq: error:" in str(exit.value.code)
 
 
 def test_a_size_can_be_given(capsys):

@@ -88,25 +88,23 @@ def softmax_attention(
         ), None
 
     seen = visible_keys(query_len, key_len, causal, key_padding_mask, query.device)
-    if attn_mask is None:
-        mask = seen
-    elif seen is None:
-        mask = attn_mask.to(query.dtype)
-    else:
-        mask = attn_mask.to(query.dtype).masked_fill(~seen, float("-inf"))
     if not need_weights and value_term is None:
+        mask = seen if attn_mask is None else attn_mask.to(query.dtype)
+        if attn_mask is not None and seen is not None:
+            mask = mask.masked_fill(~seen, float("-inf"))
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, dropout_p=dropout
         ), None
 
-    scores = (query * query.size(-1) ** -0.5) @ key.transpose(-2, -1)
-    if mask is not None and mask.dtype == torch.bool:
-        scores = scores.masked_fill(~mask, float("-inf"))
-    elif mask is not None:
-        scores = scores + mask
-    weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
-    kept = F.dropout(weights, p=dropout).to(value.dtype)
-    output = kept @ value
+    wide = torch.promote_types(query.dtype, torch.float32)
+    scores = (query.to(wide) * query.size(-1) ** -0.5) @ key.to(wide).transpose(-2, -1)
+    if attn_mask is not None:
+        scores = scores + attn_mask
+    if seen is not None:
+        scores = scores.masked_fill(~seen, float("-inf"))
+    weights = scores.softmax(dim=-1)
+    kept = F.dropout(weights, p=dropout)
+    output = kept.to(value.dtype) @ value
     if value_term is not None:
-        output = output + value_term(kept)
+        output = output + value_term(kept).to(value.dtype)
     return output, weights if need_weights else None

@@ -131,11 +131,29 @@ def _free_port():
 
 def data_parallel(module, device_ids=None, output_device=None, **kwargs):
     """``DistributedDataParallel``, which takes device ids only of a model on a GPU."""
+    refuse_shared_checkpoints(module)
     if next(module.parameters()).device.type == "cpu":
         device_ids = output_device = None
     return DistributedDataParallel(
         module, device_ids=device_ids, output_device=output_device, **kwargs
     )
+
+
+def refuse_shared_checkpoints(module):
+    """Raise UserError if layers that recompute their activations share a parameter.
+
+    ``DistributedDataParallel`` sees such a parameter become ready twice, and stops.
+    """
+    seen = set()
+    for layer in module.modules():
+        if hasattr(layer, "precheckpoint_forward"):
+            own = {id(parameter) for parameter in layer.parameters()}
+            if own & seen:
+                raise UserError(
+                    "--checkpoint-activations with a position table that layers share needs "
+                    "--ddp-backend legacy_ddp, or per_layer=true in the spec"
+                )
+            seen |= own
 
 
 def _all_gather_list(stock_gather):

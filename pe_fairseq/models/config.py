@@ -117,11 +117,14 @@ def with_scheme(scheme):
     """``pe_lm``'s config, identical but for the position scheme that it starts from."""
     field_of_base = PeLanguageModelConfig.__dataclass_fields__["decoder_position"]
     changed = field(default=scheme, metadata=dict(field_of_base.metadata))
-    return make_dataclass(
+    cls = make_dataclass(
         "PeLanguageModelConfig_" + scheme.replace("-", "_"),
         [("decoder_position", str, changed)],
         bases=(PeLanguageModelConfig,),
+        namespace={"__module__": __name__},
     )
+    globals()[cls.__name__] = cls  # where pickle looks for it
+    return cls
 
 
 def refuse_other_scheme(architecture, scheme, spec):

@@ -1,6 +1,7 @@
 """fairseq's Transformer decoder with our positions and our self-attention."""
 
 import sys
+import zlib
 from argparse import Namespace
 from typing import List, Optional
 
@@ -64,7 +65,8 @@ class PositionDecoder(TransformerDecoder):
         if embedding is not None:
             self._set_embed_positions(embedding)
         layers = positions.build_layers(self.scheme, size, position_generator)
-        for layer, layer_positions in zip(self.layers, layers):
+        # children() has them all; iterating over the list would skip some under layer drop
+        for layer, layer_positions in zip(self.layers.children(), layers, strict=True):
             if layer_positions is not None:
                 layer.self_attn.set_positions(layer_positions, self.position_ids)
 
@@ -223,13 +225,14 @@ class PositionDecoder(TransformerDecoder):
         return super().upgrade_state_dict_named(state_dict, name)
 
 
-def position_generator():
-    """A random generator of its own for position parameters.
+def position_generator(scheme):
+    """A random generator of its own for the parameters of the scheme called ``scheme``.
 
     Seeded from the global seed, it leaves the global generator alone: models that
     differ in their scheme alone start with equal shared parameters.
     """
-    return torch.Generator().manual_seed((torch.initial_seed() + 1) % sys.maxsize)
+    seed = torch.initial_seed() + zlib.crc32(scheme.encode())
+    return torch.Generator().manual_seed(seed % sys.maxsize)
 
 
 def _unpack(encoder_out):

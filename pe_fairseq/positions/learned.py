@@ -41,7 +41,7 @@ class LearnedEmbedding(nn.Module):
         return torch.lerp(self.forward(below), self.forward(above), share)
 
 
-@register("learned", "absolute", "ape")
+@register("learned", "absolute", "ape", "fl-ape")
 class Learned(Scheme):
     """One trained vector per position (Gehring et al. 2017; Devlin et al. 2019)."""
 

@@ -36,26 +36,26 @@ class LayerPositions(nn.Module):
 
 
 def build_embedding(
-    scheme: Scheme, size: ModelSize, generator: Callable[[], torch.Generator]
+    scheme: Scheme, size: ModelSize, generator: Callable[[str], torch.Generator]
 ) -> Optional[nn.Module]:
     """The embedding module of ``scheme``, or None.
 
-    Every part draws from a fresh ``generator()``: a table starts the same, whatever it
-    is combined with.
+    Every part draws from a fresh ``generator(name of the part)``: a table starts the same,
+    whatever it is combined with.
     """
     for part in scheme.parts:
-        embedding = part.embedding(size, generator())
+        embedding = part.embedding(size, generator(part.name))
         if embedding is not None:
             return embedding
     return None
 
 
 def build_layers(
-    scheme: Scheme, size: ModelSize, generator: Callable[[], torch.Generator]
+    scheme: Scheme, size: ModelSize, generator: Callable[[str], torch.Generator]
 ) -> List[Optional[LayerPositions]]:
     """The positions of every layer; None where the scheme has nothing for a layer."""
     rotation = next(filter(None, (part.rotation(size) for part in scheme.parts)), None)
-    terms = [_terms(part, size, generator()) for part in scheme.parts]
+    terms = [_terms(part, size, generator(part.name)) for part in scheme.parts]
     layers = [[term for term in layer if term is not None] for layer in zip(*terms)]
     return [
         LayerPositions(rotation, layer) if rotation is not None or layer else None

@@ -45,7 +45,7 @@ class RelativeTerm(nn.Module):
     adds_to_values = False
 
     def score(self, query: Tensor, relative: Relative) -> Tensor:
-        """Return what is added to the scaled scores: ``(B or 1, H, Q, K)``.
+        """Return what is added to the scaled scores: ``(B or 1, H, Q, K)``, float32 or wider.
 
         Args:
             query: ``(B, H, Q, head_dim)``, neither scaled nor rotated.
@@ -56,7 +56,8 @@ class RelativeTerm(nn.Module):
         """Return what is added to the output: ``(B, H, Q, head_dim)``.
 
         Args:
-            weights: attention weights after dropout: ``(B, H, Q, K)``.
+            weights: attention weights after dropout: ``(B, H, Q, K)``, float32 or wider;
+                many keys may share one distance, and half precision would lose their sum.
         """
         raise NotImplementedError
 
@@ -70,7 +71,7 @@ class ScalarBias(RelativeTerm):
 
     def score(self, query, relative):
         biases = self.per_distance(relative.distances)
-        return biases[:, relative.index].transpose(0, 1).to(query.dtype)
+        return biases[:, relative.index].transpose(0, 1)
 
 
 class RelativeVectors(RelativeTerm):
@@ -96,6 +97,7 @@ class RelativeVectors(RelativeTerm):
 
     def score(self, query, relative):
         table, row = self.key_vectors(relative.distances)
+        query = query.to(torch.promote_types(query.dtype, torch.float32))
         products = query @ table.to(query.dtype).transpose(-2, -1)
         index = self._pairs(row, relative, query)
         return products.gather(-1, index) * query.size(-1) ** -0.5

@@ -32,6 +32,9 @@ class ModelSize:
         causal: a query sees no later key.
         unused_rows: rows before position 0 in a table, ``padding_idx + 1`` in
             fairseq's checkpoints and 0 elsewhere.
+
+    Raises:
+        UserError: a size is below 1, or the heads do not divide the embedding.
     """
 
     embed_dim: int
@@ -40,6 +43,15 @@ class ModelSize:
     layers: int = 1
     causal: bool = True
     unused_rows: int = 0
+
+    def __post_init__(self):
+        for name in ("embed_dim", "max_positions", "heads", "layers"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)} must be 1 or more")
+        if self.embed_dim % self.heads:
+            raise UserError(
+                f"embed_dim={self.embed_dim} does not divide into {self.heads} heads"
+            )
 
     @property
     def head_dim(self) -> int:

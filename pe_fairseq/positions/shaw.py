@@ -46,7 +46,7 @@ class LearnedRelativeVectors(RelativeVectors):
         return self.value_table, clipped_rows(distances, self.clip)
 
 
-@register("shaw", "relative")
+@register("shaw", "relative", "fl-rpe")
 class Shaw(Scheme):
     """Learned vectors per clipped distance, on keys and values (Shaw et al. 2018)."""
 
@@ -82,6 +82,6 @@ class Shaw(Scheme):
 
 
 def check_clip(clip):
-    """Raise UserError unless ``clip`` is 1 or more."""
-    if clip < 1:
-        raise UserError(f"clip={clip} must be 1 or more")
+    """Raise UserError unless ``clip`` is between 1 and a million."""
+    if not 1 <= clip <= 10**6:
+        raise UserError(f"clip={clip} must be 1 or more, and at most a million")

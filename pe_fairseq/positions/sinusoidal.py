@@ -44,6 +44,20 @@ def sinusoids(positions: Tensor, frequencies: Tensor, dim: int, layout: str) -> 
     return nn.functional.pad(vectors, (0, dim % 2))
 
 
+class WithFrequencies(nn.Module):
+    """A module whose ``frequencies`` stay float32 when a model becomes half precision.
+
+    Rounded to bfloat16, they would turn positions by whole radians within 500 tokens.
+    """
+
+    def _apply(self, fn, *args, **kwargs):
+        kept = None if self.frequencies is None else self.frequencies.data
+        super()._apply(fn, *args, **kwargs)
+        if kept is not None and self.frequencies.dtype in (torch.float16, torch.bfloat16):
+            self.frequencies.data = kept.float().to(self.frequencies.device)
+        return self
+
+
 def learned_frequencies(dim, layout, base) -> nn.Parameter:
     """Frequencies that start at the fixed series; weight decay would pull them to 0."""
     frequencies = nn.Parameter(geometric_series(dim, layout, base))
@@ -51,15 +65,15 @@ def learned_frequencies(dim, layout, base) -> nn.Parameter:
     return frequencies
 
 
-class SinusoidalEmbedding(nn.Module):
+class SinusoidalEmbedding(WithFrequencies):
     """Sinusoids of any position, made when asked for; no table.
 
     Args:
         dim: D.
         layout: ``halves`` or ``interleaved``.
         base: the longest wavelength is 2π · base (about, in ``interleaved``).
-        first_position: what position 0 counts as. fairseq's checkpoints were
-            trained with ``padding_idx + 1``.
+        first_position: what position 0 counts as: 0, or ``padding_idx + 1`` in the
+            fixed ``halves``, which fairseq's checkpoints were trained with.
         learnable: the frequencies are a parameter ``(D // 2,)``.
     """
 
@@ -108,7 +122,7 @@ def check_width(dim, what):
         raise UserError(f"sinusoidal positions need {what} of 4 or more, not {dim}")
 
 
-@register("sinusoidal", "sin")
+@register("sinusoidal", "sin", "fs-ape")
 class Sinusoidal(Scheme):
     """Fixed sinusoids, defined for every position (Vaswani et al. 2017, §3.5)."""
 
@@ -121,16 +135,17 @@ class Sinusoidal(Scheme):
 
     def embedding(self, size, generator):
         check_width(size.embed_dim, "an embedding")
+        stock = self.options.layout == "halves" and not self.learnable
         return SinusoidalEmbedding(
             size.embed_dim,
             self.options.layout,
             self.options.base,
-            size.unused_rows,
+            size.unused_rows if stock else 0,
             self.learnable,
         )
 
 
-@register("learnable-sinusoidal")
+@register("learnable-sinusoidal", "ls-ape")
 class LearnableSinusoidal(Sinusoidal):
     """Sinusoids whose frequencies are trained (Wang et al. 2021, §3.2)."""
 

@@ -21,6 +21,7 @@ from .scheme import RELATIVE_VECTORS, Scheme, check_choice
 from .shaw import check_clip
 from .sinusoidal import (
     LAYOUTS,
+    WithFrequencies,
     check_base,
     check_width,
     geometric_series,
@@ -29,11 +30,11 @@ from .sinusoidal import (
 )
 
 
-class SinusoidalRelativeVectors(RelativeVectors):
+class SinusoidalRelativeVectors(WithFrequencies, RelativeVectors):
     """Sinusoids of every distance that occurs, the same on keys and values."""
 
     def __init__(self, options, head_dim, learnable):
-        super().__init__(adds_to_values=options.values)
+        super().__init__(options.values)
         self.options = options
         self.head_dim = head_dim
         self.frequencies = (
@@ -85,7 +86,7 @@ class _Options:
             raise UserError("released=true needs a clip; NEZHA's is 64")
 
 
-@register("sinusoidal-relative", "nezha")
+@register("sinusoidal-relative", "nezha", "fs-rpe")
 class SinusoidalRelative(Scheme):
     """Fixed sinusoids of the distance, on keys and values (NEZHA, Wei et al. 2019)."""
 
@@ -102,7 +103,7 @@ class SinusoidalRelative(Scheme):
         return SinusoidalRelativeVectors(self.options, size.head_dim, self.learnable)
 
 
-@register("learnable-sinusoidal-relative")
+@register("learnable-sinusoidal-relative", "ls-rpe")
 class LearnableSinusoidalRelative(SinusoidalRelative):
     """Sinusoids of the distance with trained frequencies (Wang et al. 2021, §3.2)."""
 

@@ -81,6 +81,8 @@ class T5(Scheme):
         def __post_init__(self):
             if self.buckets < 4 or self.buckets % 4:
                 raise UserError(f"buckets={self.buckets} must be a multiple of 4")
+            if self.max_distance > 10**6:
+                raise UserError(f"max_distance={self.max_distance} is above a million")
             if self.max_distance <= self.buckets:
                 raise UserError(
                     f"max_distance={self.max_distance} must be above buckets={self.buckets}"

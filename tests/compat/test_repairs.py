@@ -96,6 +96,15 @@ class TestWithoutGpu:
         finally:
             torch.distributed.destroy_process_group()
 
+    @pytest.mark.parametrize("spec", ["t5", "shaw(per_layer=false)"])
+    def test_a_shared_table_in_recomputed_layers(self, spec):
+        model = build(decoder_position=spec, checkpoint_activations=True)
+        with pytest.raises(UserError, match="--ddp-backend legacy_ddp"):
+            distributed.data_parallel(model)
+        distributed.refuse_shared_checkpoints(build(decoder_position=spec))
+        separate = build(decoder_position="shaw", checkpoint_activations=True)
+        distributed.refuse_shared_checkpoints(separate)
+
     def test_float32_copy_of_half_parameters(self):
         params = [torch.nn.Parameter(torch.full((n,), float(n)).half()) for n in (2, 3)]
         copy = FP16Optimizer.build_fp32_params(None, params)

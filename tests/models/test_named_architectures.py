@@ -1,5 +1,7 @@
 """One architecture per scheme, pe_lm but for the scheme."""
 
+import pickle
+
 import pytest
 from build import build
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
@@ -26,6 +28,12 @@ def test_it_is_pe_lm_with_the_scheme(scheme):
         if value != getattr(PeLanguageModelConfig(), key)
     }
     assert changed <= {"decoder_position"}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_its_config_can_be_pickled(scheme):
+    config = MODEL_DATACLASS_REGISTRY[name_of(scheme)]()
+    assert pickle.loads(pickle.dumps(config)) == config
 
 
 def test_options_may_be_given_and_another_scheme_not():

@@ -3,6 +3,7 @@
 Outputs, and the gradient of every input and of every position parameter.
 """
 
+import dataclasses
 import math
 
 import pytest
@@ -24,6 +25,11 @@ class Reference:
 
     ``p`` is the layer's parameters by name, ``m`` the distance of query and key.
     """
+
+    causal = True
+
+    def set_causal(self, causal):
+        self.causal = causal
 
     def turn(self, x, position):
         return x
@@ -108,11 +114,15 @@ class T5(Reference):
         self.buckets, self.farthest = buckets, farthest
 
     def score(self, p, q, m, head):
-        n, exact = max(m, 0), self.buckets // 2
+        n, buckets, first = max(m, 0), self.buckets, 0
+        if not self.causal:
+            n, buckets = abs(m), self.buckets // 2
+            first = buckets if m < 0 else 0
+        exact = buckets // 2
         if n >= exact:
             grown = math.log(n / exact) / math.log(self.farthest / exact)
-            n = min(self.buckets - 1, exact + int(grown * (self.buckets - exact)))
-        return p["terms.0.weight"][n][head]
+            n = min(buckets - 1, exact + int(grown * (buckets - exact)))
+        return p["terms.0.weight"][first + n][head]
 
 
 class Sum(Reference):
@@ -125,6 +135,10 @@ class Sum(Reference):
     def shifted(p):
         second = {n.replace("terms.1.", "terms.0."): x for n, x in p.items() if ".1." in n}
         return second or p  # the first part may have no term
+
+    def set_causal(self, causal):
+        for part in (self, self.first, self.second):
+            part.causal = causal
 
     def turn(self, x, position):
         return self.second.turn(self.first.turn(x, position), position)
@@ -171,14 +185,15 @@ def test_every_scheme_has_a_reference():
     assert {positions.parse(spec).name for spec in REFERENCES} >= set(SCHEMES)
 
 
-def generator():
-    return torch.Generator().manual_seed(3)
+def generator(name=""):
+    return torch.Generator().manual_seed(3 + len(name))
 
 
-def attention(spec):
+def attention(spec, causal=True):
     torch.manual_seed(0)
-    module = SelfAttention(DIM, HEADS, causal=True).double()
-    layers = positions.build_layers(positions.parse(spec), SIZE, generator)
+    module = SelfAttention(DIM, HEADS, causal=causal).double()
+    size = dataclasses.replace(SIZE, causal=causal)
+    layers = positions.build_layers(positions.parse(spec), size, generator)
     if layers[0] is not None:
         with torch.no_grad():  # far from the start, where a bias is nearly nothing
             for parameter in layers[0].parameters():
@@ -188,7 +203,7 @@ def attention(spec):
 
 
 def by_loops(module, reference, x, padding):
-    """Causal self-attention of ``x`` ``(LENGTH, BATCH, DIM)``, one pair at a time."""
+    """Self-attention of ``x`` ``(LENGTH, BATCH, DIM)``, one pair at a time."""
     p = dict(module.positions.named_parameters()) if module.positions is not None else {}
     q, k, v = module.q_proj(x), module.k_proj(x), module.v_proj(x)
     rows = []
@@ -202,7 +217,8 @@ def by_loops(module, reference, x, padding):
             row = []
             for h in range(HEADS):
                 part = slice(h * HEAD_DIM, (h + 1) * HEAD_DIM)
-                seen = [j for j in range(i + 1) if j == i or not padding[b, j]]
+                last = i + 1 if reference.causal else LENGTH
+                seen = [j for j in range(last) if j == i or not padding[b, j]]
                 query, here = q[i, b, part], int(place[i])
                 turned = reference.turn(query, here)
                 scores, values = [], []
@@ -223,9 +239,11 @@ def by_loops(module, reference, x, padding):
     return module.out_proj(torch.stack(rows).view(LENGTH, BATCH, DIM))
 
 
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "two-sided"])
 @pytest.mark.parametrize("spec", REFERENCES)
-def test_output_and_every_gradient(spec):
-    module, reference = attention(spec), REFERENCES[spec]
+def test_output_and_every_gradient(spec, causal):
+    module, reference = attention(spec, causal), REFERENCES[spec]
+    reference.set_causal(causal)
     x = torch.randn(LENGTH, BATCH, DIM, generator=generator(), dtype=torch.float64)
     x.requires_grad_()
     padding = torch.zeros(BATCH, LENGTH, dtype=torch.bool)
@@ -314,6 +332,15 @@ def test_a_table_starts_the_same_whatever_it_is_combined_with():
     alone = positions.build_layers(positions.parse("shaw"), SIZE, generator)
     both = positions.build_layers(positions.parse("learned+shaw+t5"), SIZE, generator)
     assert torch.equal(alone[1].terms[0].key_table, both[1].terms[0].key_table)
+
+
+def test_parts_of_a_sum_draw_from_streams_of_their_own():
+    from build import build
+
+    model = build(decoder_position="learned+t5")
+    a = model.decoder.embed_positions.weight[2:].flatten()[:64]
+    b = model.decoder.layers[0].self_attn.positions.terms[0].weight.flatten()[:64]
+    assert torch.corrcoef(torch.stack([a, b]))[0, 1].abs() < 0.5
 
 
 @pytest.mark.parametrize(

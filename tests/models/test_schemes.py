@@ -261,6 +261,14 @@ def test_checkpointed_activations(position):
 
 
 @every_scheme
+def test_layer_drop_leaves_no_layer_without_positions(position):
+    dropping = {"decoder_layers": 6, "decoder_layerdrop": 0.5}
+    model = build(decoder_position=position, **dropping)
+    plain = build(decoder_position=position, decoder_layers=6)
+    assert torch.equal(logits(model, tokens()), logits(plain, tokens()))
+
+
+@every_scheme
 def test_made_fast_for_generation(position):
     model, rows = build(decoder_position=position), tokens()
     expected = logits(model, rows)

@@ -19,7 +19,9 @@ SIZE = ModelSize(HEADS * HEAD_DIM, max_positions=LENGTH, heads=HEADS)
 
 
 def layer(spec, size=SIZE):
-    return positions.build_layers(positions.parse(spec), size, torch.Generator)[0]
+    return positions.build_layers(positions.parse(spec), size, lambda name: torch.Generator())[
+        0
+    ]
 
 
 def relative():

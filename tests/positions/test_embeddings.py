@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 from pe_fairseq import positions
 from pe_fairseq.positions import SCHEMES, ModelSize
@@ -31,7 +32,7 @@ def sinusoidal_interleaved(module, position):
     """Vaswani et al. 2017, §3.5: PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i+1) = cos."""
     vector = []
     for i in range(DIM // 2):
-        angle = (UNUSED + position) / 10000 ** (2 * i / DIM)
+        angle = position / 10000 ** (2 * i / DIM)
         vector += [math.sin(angle), math.cos(angle)]
     return vector
 
@@ -39,7 +40,7 @@ def sinusoidal_interleaved(module, position):
 def learnable(module, position):
     """The same formulas with the module's own frequencies."""
     half = DIM // 2
-    angles = [(UNUSED + position) * module.frequencies[i].item() for i in range(half)]
+    angles = [position * module.frequencies[i].item() for i in range(half)]
     return [math.sin(a) for a in angles] + [math.cos(a) for a in angles]
 
 
@@ -84,7 +85,7 @@ def test_vectors_and_gradients_equal_the_formula(spec):
         for b, id_row in enumerate(ids.tolist()):
             for n, position in enumerate(id_row):
                 for i, frequency in enumerate(module.frequencies.tolist()):
-                    p = UNUSED + position
+                    p = position
                     sine, cosine = weights[b, n, i].item(), weights[b, n, DIM // 2 + i].item()
                     expected[i] += sine * p * math.cos(frequency * p)
                     expected[i] -= cosine * p * math.sin(frequency * p)
@@ -118,9 +119,21 @@ def test_sinusoidal_equals_fairseq_at_any_position():
 
 
 def test_learned_frequencies_start_at_the_fixed_ones():
-    for spec in ("sinusoidal", "sinusoidal(layout=interleaved,base=50)"):
-        ids = torch.arange(TRAINED)[None]
-        assert torch.equal(embedding(spec)(ids), embedding(f"learnable-{spec}")(ids))
+    ids = torch.arange(TRAINED)[None]
+    spec = "sinusoidal(layout=interleaved,base=50)"
+    assert torch.equal(embedding(spec)(ids), embedding(f"learnable-{spec}")(ids))
+    # fairseq's own table starts at padding_idx + 1
+    assert torch.equal(embedding("sinusoidal")(ids), embedding("learnable-sinusoidal")(ids + 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_frequencies_stay_float32(dtype):
+    module, ids = embedding("learnable-sinusoidal"), torch.tensor([[5000]])
+    exact = module(ids)
+    half = nn.Sequential(module).to(dtype)[0]
+    assert half.frequencies.dtype == torch.float32
+    assert torch.equal(half(ids), exact)
+    assert module.double().frequencies.dtype == torch.float64
 
 
 def test_learned_start():
