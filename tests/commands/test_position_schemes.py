@@ -1,6 +1,8 @@
 """Schemes through fairseq's commands: spawned processes, resumed, evaluated, generated from."""
 
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +47,47 @@ def test_a_named_architecture(train, fairseq, data, tmp_path):
     assert "--decoder-position 'alibi'" in out and "Perplexity" in out
     _, log = train(tmp_path, *tiny, arch="pe_lm_alibi", position="rope", check=False)
     assert "pe-fairseq: error: --arch pe_lm_alibi is pe_lm with 'alibi'" in log
+
+
+SPAWNED = """
+from argparse import Namespace
+
+from fairseq.distributed import utils as distributed_utils
+import pe_fairseq
+
+
+def main(cfg):
+    import torch
+    from build import build, tokens
+    from pe_fairseq.positions import SCHEMES
+
+    total = torch.zeros(1)
+    for name in SCHEMES:
+        total += build(decoder_position=name)(tokens())[0].isfinite().all()
+    torch.distributed.all_reduce(total)
+    if torch.distributed.get_rank() == 0:
+        print("built", int(total), "of", 2 * len(SCHEMES))
+
+
+if __name__ == "__main__":
+    from fairseq.dataclass.configs import FairseqConfig
+    from omegaconf import OmegaConf
+
+    whole = OmegaConf.structured(FairseqConfig())
+    cfg = OmegaConf.create(OmegaConf.to_container(whole, enum_to_str=True))
+    cfg.model = None
+    cfg.common.cpu = True
+    cfg.distributed_training.distributed_world_size = 2
+    distributed_utils.call_main(cfg, main)
+"""
+
+
+def test_every_scheme_in_spawned_processes(program, tmp_path):
+    """A newly registered scheme joins: each is built and run in two processes."""
+    (tmp_path / "spawned.py").write_text(SPAWNED)
+    tests = Path(__file__).resolve().parents[1]
+    out = program(
+        sys.executable, tmp_path / "spawned.py", env={"PYTHONPATH": str(tests)}
+    ).stdout
+    built, expected = re.search(r"built (\d+) of (\d+)", out).groups()
+    assert built == expected
