@@ -214,6 +214,18 @@ class PositionDecoder(TransformerDecoder):
         self.set_incremental_state(incremental_state, "tokens", {"count": tokens.size(1)})
         return held["count"]
 
+    def set_position_ids(self, position_ids: positions.PositionIds):
+        """Change the rule for ids in the embedding and in every layer."""
+        self.position_ids = position_ids
+        for layer in self.layers.children():
+            layer.self_attn.position_ids = position_ids
+
+    def refusal(self, length: int) -> Optional[str]:
+        """Why the positions of a row of ``length`` tokens have no meaning, or None."""
+        if self.beyond is None:
+            return None
+        return self.beyond.refusal(self.position_ids.last(length))
+
     def max_positions(self):
         """A large number: positions are limited inside the model, with an error."""
         return MAX_POSITIONS

@@ -61,14 +61,17 @@ class Beyond:
         """
         if self.rule == "clamp":
             return ids.clamp(max=self.limit - 1)
-        end = self.length if self.rule == "interpolate" else self.limit
-        if largest >= end and int(ids.max()) >= end:
-            raise UserError(self._refusal(int(ids.max()), end))
+        if self.refusal(largest) and (refusal := self.refusal(int(ids.max()))):
+            raise UserError(refusal)
         if self.rule == "interpolate":
             return ids.double() * ((self.limit - 1) / (self.length - 1))
         return ids
 
-    def _refusal(self, position, end):
+    def refusal(self, position: int) -> Optional[str]:
+        """Why ``position`` has no meaning under this rule, or None where it has one."""
+        end = self.length if self.rule == "interpolate" else self.limit
+        if self.rule == "clamp" or position < end:
+            return None
         if self.rule == "interpolate":
             return (
                 f"position {position} is beyond the position length {end} that the "

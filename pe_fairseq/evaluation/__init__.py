@@ -1,0 +1,1 @@
+"""How a trained model behaves: beyond its training length, and with other position ids."""

@@ -1,0 +1,236 @@
+"""Results of eval_extrapolation.py on several models: one table, one CSV file, one plot.
+
+Writes extrapolation.md, extrapolation.csv and extrapolation.png, and prints the table. The
+results must be of one text, one mode, one training length and one precision, or they do not
+compare and are refused. Of a result that was measured twice the last one counts.
+"""
+
+import argparse
+import csv
+import io
+import os
+import sys
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from ..errors import UserError, one_line_errors
+from . import extrapolation, results
+
+EQUAL = ("mode", "train_length", "precision", "data")
+
+
+def main(arguments=None):
+    """``report_extrapolation.py RESULTS… --out FOLDER``."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "results", nargs="+", metavar="RESULTS", help="files that --results-path has written"
+    )
+    parser.add_argument("--out", required=True, metavar="FOLDER", help="where to write")
+    with one_line_errors():
+        options = parser.parse_args(arguments)
+        lines = [line for path in options.results for line in results.read(path)]
+        write(lines, Path(options.out))
+
+
+def write(lines, folder):
+    """Write and print the report of results ``lines``.
+
+    Raises:
+        UserError: there is none, or they do not compare.
+    """
+    rows = _rows(lines)
+    windows = _windows(rows)
+    folder.mkdir(parents=True, exist_ok=True)
+    _replace(folder / "extrapolation.csv", _csv(rows).encode())
+    _replace(folder / "extrapolation.md", _markdown(rows, windows).encode())
+    _replace(folder / "extrapolation.png", _plot(rows, windows))
+    _show(rows, windows)
+    print(f"wrote {folder}/extrapolation.md, .csv and .png")
+
+
+def _rows(lines):
+    """Map each model's label to its results by window."""
+    wanted = [line for line in lines if line["signature"]["measure"] == extrapolation.MEASURE]
+    if not wanted:
+        raise UserError("the files hold no result of eval_extrapolation.py")
+    for name in EQUAL:
+        found = {str(line["signature"][name]) for line in wanted}
+        if len(found) > 1:
+            raise UserError(f"the results do not compare: {name} is {' and '.join(found)}")
+    several = len({_model(line) for line in wanted}) > len(
+        {(line["signature"]["scheme"], _overrides(line)) for line in wanted}
+    )
+    rows = {}
+    for line in wanted:
+        rows.setdefault(_label(line, several), {})[line["signature"]["window"]] = line
+    return rows
+
+
+def _model(line):
+    signature = line["signature"]
+    return signature["scheme"], _overrides(line), signature["checkpoint"]
+
+
+def _overrides(line):
+    return ", ".join(f"{k}={v}" for k, v in line["signature"]["overrides"].items())
+
+
+def _label(line, several):
+    """The scheme, what was overridden, and the seed where one scheme has several models."""
+    signature = line["signature"]
+    label = signature["scheme"]
+    if signature["overrides"]:
+        label += f" [{_overrides(line)}]"
+    if several:
+        label += f", seed {signature['seed']} ({signature['checkpoint'][:8]})"
+    return label
+
+
+def _windows(rows):
+    """Map each window, shortest first, to the stride that all rows have there."""
+    strides = {}
+    for row in rows.values():
+        for window, line in row.items():
+            strides.setdefault(window, set()).add(line["signature"]["stride"])
+    for window, found in strides.items():
+        if len(found) > 1:
+            raise UserError(
+                f"the results do not compare: at window {window} the stride is "
+                f"{' and '.join(map(str, sorted(found)))}"
+            )
+    return {window: strides[window].pop() for window in sorted(strides)}
+
+
+def _per(rows):
+    lines = [line for row in rows.values() for line in row.values() if "undefined" not in line]
+    return "word" if lines and all(line["words"] for line in lines) else "token"
+
+
+def _cells(row, windows, per):
+    for window in windows:
+        line = row.get(window)
+        if line is None:
+            yield ""
+        elif "undefined" in line:
+            yield "undefined"
+        else:
+            yield f"{line[f'perplexity_per_{per}']:.2f}"
+
+
+def _caption(rows, windows):
+    signature = next(iter(next(iter(rows.values())).values()))["signature"]
+    strides = ", ".join(map(str, windows.values()))
+    mode = (
+        f"sliding windows, stride {strides}"
+        if signature["mode"] == "sliding"
+        else "blocks that do not overlap"
+    )
+    data = signature["data"]
+    return (
+        f"Perplexity per {_per(rows)} of {data['corpus'] or 'the'} {data['split']}, by window "
+        f"length; trained at {signature['train_length']} tokens; {mode}."
+    )
+
+
+def _markdown(rows, windows):
+    heading = ["scheme", *(f"{window:,}" for window in windows)]
+    text = [
+        _caption(rows, windows),
+        "",
+        "| " + " | ".join(heading) + " |",
+        "|---|" + "---:|" * len(windows),
+    ]
+    for label, row in rows.items():
+        text.append("| " + " | ".join([f"`{label}`", *_cells(row, windows, _per(rows))]) + " |")
+    text += [f"\nUndefined: {reason}" for reason in _reasons(rows)]
+    text.append("\nSignatures:\n")
+    text += [f"- {results.short(_of_model(row))}" for row in rows.values()]
+    return "\n".join(text) + "\n"
+
+
+def _of_model(row):
+    signature = next(iter(row.values()))["signature"]
+    return {k: v for k, v in signature.items() if k not in ("window", "stride")}
+
+
+def _reasons(rows):
+    lines = [line for row in rows.values() for line in row.values()]
+    return list(dict.fromkeys(line["undefined"] for line in lines if "undefined" in line))
+
+
+def _csv(rows):
+    file = io.StringIO()
+    numbers = (
+        "perplexity_per_word",
+        "perplexity_per_token",
+        "tokens",
+        "words",
+        "nats",
+        "tokens_in_full_windows",
+    )
+    writer = csv.writer(file)
+    writer.writerow(["model", "window", "stride", *numbers, "undefined", "signature"])
+    for label, row in rows.items():
+        for window in sorted(row):
+            line = row[window]
+            cells = [line.get(name, "") for name in numbers]
+            cells += [line.get("undefined", ""), results.short(line["signature"])]
+            writer.writerow([label, window, line["signature"]["stride"], *cells])
+    return file.getvalue()
+
+
+def _plot(rows, windows):
+    per = _per(rows)
+    train_length = next(iter(next(iter(rows.values())).values()))["signature"]["train_length"]
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    by_window, by_position = figure.subplots(1, 2)
+    for label, row in rows.items():
+        known = [window for window in windows if "nats" in row.get(window, ())]
+        values = [row[window][f"perplexity_per_{per}"] for window in known]
+        undefined = any("undefined" in line for line in row.values())
+        shown = f"{label} (undefined beyond)" if undefined else label
+        by_window.plot(known, values, marker="o", label=shown)
+        longest = max(known, default=None)
+        if longest is not None and row[longest]["loss_by_position"]["windows"]:
+            found = row[longest]["loss_by_position"]
+            middles = [(i + 0.5) * found["width"] for i in range(len(found["nats"]))]
+            by_position.plot(middles, found["nats"], label=label)
+    for axes in (by_window, by_position):
+        axes.axvline(train_length, color="grey", linestyle=":")
+        axes.set_xscale("log", base=2)
+        axes.grid(alpha=0.3)
+    by_window.set_xticks(list(windows), [f"{window:,}" for window in windows])
+    by_window.set_yscale("log")
+    by_window.set_xlabel("window length (tokens); dotted: training length")
+    by_window.set_ylabel(f"perplexity per {per}")
+    by_window.legend()
+    by_position.set_xlabel("position in the longest window")
+    by_position.set_ylabel("loss per token (nats)")
+    figure.suptitle(_caption(rows, windows), fontsize="small")
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=110)
+    return file.getvalue()
+
+
+def _show(rows, windows):
+    print(_caption(rows, windows))
+    table = Table()
+    table.add_column("scheme")
+    for window in windows:
+        table.add_column(f"{window:,}", justify="right")
+    for label, row in rows.items():
+        table.add_row(label, *_cells(row, windows, _per(rows)))
+    Console(width=None if sys.stdout.isatty() else 100).print(table)
+    for reason in _reasons(rows):
+        print(f"undefined: {reason}")
+
+
+def _replace(path, content):
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(content)
+    os.replace(part, path)
