@@ -13,6 +13,7 @@ from . import (
     evaluation,
     numpy_names,
     precision,
+    tensorboard,
     training,
 )
 
@@ -28,6 +29,7 @@ def apply():
         evaluation,
         commands,
         training,
+        tensorboard,
         user_dir,
     ):
         module.install()

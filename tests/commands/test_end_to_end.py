@@ -76,6 +76,16 @@ def test_stopped_and_resumed_ends_at_the_same_loss(train, tmp_path):
     check_same_end(tmp_path / "a", tmp_path / "b")
 
 
+def test_resumed_in_the_second_epoch_it_sees_the_same_batches(train, tmp_path):
+    steady = ("--max-tokens", 8192, "--save-interval-updates", 5, "--max-update")
+    _, log = train(tmp_path / "a", *steady, 8)
+    assert "begin training epoch 2" in log
+    train(tmp_path / "b", *steady, 5)
+    _, log = train(tmp_path / "b", *steady, 8)
+    assert "@ 5 updates" in log and "begin training epoch 1" not in log
+    check_same_end(tmp_path / "a", tmp_path / "b")
+
+
 def test_a_finished_run_stays_as_it_is(train, tmp_path):
     train(tmp_path, "--max-update", 2)
     before = (tmp_path / "checkpoint_last.pt").read_bytes()
