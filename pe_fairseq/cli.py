@@ -1,6 +1,7 @@
 """``pe-fairseq``: what is not a fairseq command."""
 
 import argparse
+import signal
 import sys
 
 import pe_fairseq
@@ -53,9 +54,63 @@ def main(arguments=None):
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=_schemes)
 
+    command = commands.add_parser(
+        "corpus", help="make a corpus to compare schemes on, without a download"
+    )
+    _add_docs(command.add_subparsers(metavar="CORPUS", required=True))
+
     options = parser.parse_args(arguments)
     with one_line_errors():
         sys.exit(options.run(options))
+
+
+def _add_docs(corpora):
+    command = corpora.add_parser(
+        "docs",
+        help="documentation that is installed here, or your own text",
+        description="Make a corpus from what is installed: English prose, a million words, "
+        "from the docstrings and other string constants of Python's standard library, "
+        "torch and numpy, which are parsed and never imported. A document is one source "
+        "file. Valid is a sample of long files; the held-out test set is the Python "
+        "reference (the long topics of help()). No paragraph is in two of the three. "
+        "DEST gets {train,valid,test}.txt, the text; sentencepiece.model, trained on "
+        "train alone; dict.txt and {train,valid,test}.{bin,idx} for fairseq-train; and "
+        "manifest.json: sources, versions, and where documents end. It takes less than a "
+        "minute on two cores, and the same input gives the same files.",
+    )
+    command.add_argument("dest", metavar="DEST", help="the folder to write: a new one")
+    command.add_argument(
+        "--text",
+        nargs="+",
+        metavar="FILE",
+        help="take this UTF-8 text instead, each file one document. Blank lines separate "
+        "paragraphs; where there are none, every line is one. A paragraph counts once. Of "
+        "every file the last tenth of the paragraphs is test, the twentieth before it "
+        "valid, the rest train",
+    )
+    command.add_argument(
+        "--vocabulary",
+        type=int,
+        default=4000,
+        metavar="N",
+        help="pieces of words in the dictionary, fairseq's four symbols included (4000)",
+    )
+    command.set_defaults(run=_docs)
+
+
+def _docs(options):
+    _require_fairseq()
+    from .corpus import build, docs, text
+
+    # without this a terminated run would leave its temporary folder behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        build.check(options.dest, options.vocabulary)
+        splits, sources = text.read(options.text) if options.text else docs.read()
+        name = "text" if options.text else "docs"
+        build.build(name, splits, options.dest, options.vocabulary, sources)
+    except KeyboardInterrupt:
+        sys.exit("pe-fairseq: interrupted; nothing was written")
 
 
 def _schemes(options):
@@ -72,9 +127,13 @@ def _schemes(options):
 
 
 def _convert(options):
-    if pe_fairseq.FAIRSEQ_ERROR is not None:
-        raise UserError("fairseq does not import here; run pe-fairseq doctor")
+    _require_fairseq()
     from .models.stock import convert
 
     position = convert(options.source, options.target)
     print(f"wrote {options.target}: pe_lm with --decoder-position {position}")
+
+
+def _require_fairseq():
+    if pe_fairseq.FAIRSEQ_ERROR is not None:
+        raise UserError("fairseq does not import here; run pe-fairseq doctor")
