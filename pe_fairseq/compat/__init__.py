@@ -11,6 +11,7 @@ from . import (
     commands,
     distributed,
     evaluation,
+    memory,
     numpy_names,
     precision,
     tensorboard,
@@ -22,6 +23,7 @@ def apply():
     """Install every repair and guard, once."""
     for module in (
         logs,
+        memory,
         numpy_names,
         checkpoints,
         distributed,

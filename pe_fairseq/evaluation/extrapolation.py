@@ -15,6 +15,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
+from ..compat import memory
 from ..errors import one_line_errors
 from . import command, results, text, trained, windows
 
@@ -51,6 +52,7 @@ def main(arguments=None):
             parser.error(
                 "--stride has no meaning with --mode blocks: a block moves by its length"
             )
+        memory.keep()
         run(options)
 
 

@@ -15,6 +15,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
+from ..compat import memory
 from ..errors import UserError, one_line_errors
 from ..models.decoder import PositionDecoder
 from ..positions import PositionIds
@@ -46,7 +47,9 @@ def main(arguments=None):
         help="one window length for all rows, whether or not the ids leave the trained range",
     )
     with one_line_errors():
-        run(parser.parse_args(arguments))
+        options = parser.parse_args(arguments)
+        memory.keep()
+        run(options)
 
 
 def run(options):
