@@ -18,11 +18,13 @@ PAGES = 2**24 * 4 // 4096
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc alone")
-@pytest.mark.parametrize(
-    ("keep", "env", "kept"),
-    [(True, {}, True), (False, {}, False), (True, {"MALLOC_ARENA_MAX": "2"}, False)],
-)
-def test_freed_memory_is_used_again(program, keep, env, kept):
-    out = program(sys.executable, "-c", PROBE.format(keep=keep), env=env).stdout
-    faults = int(out.rsplit("faults ", 1)[1])
-    assert (faults < PAGES) == kept, faults
+def test_freed_memory_is_used_again(program):
+    def faults(keep, **env):
+        out = program(sys.executable, "-c", PROBE.format(keep=keep), env=env).stdout
+        return int(out.rsplit("faults ", 1)[1])
+
+    plain = faults(False)
+    if plain < 9 * PAGES:
+        pytest.skip("this machine has huge pages or another allocator")
+    assert faults(True) < 2 * PAGES
+    assert faults(True, MALLOC_ARENA_MAX="2") > 9 * PAGES
