@@ -62,9 +62,9 @@ train=(
     --decoder-layers 4 --decoder-embed-dim 128 --decoder-ffn-embed-dim 512
     --decoder-attention-heads 4 --share-decoder-input-output-embed --dropout 0
     --optimizer adam --adam-betas "(0.9, 0.98)" --clip-norm 1
-    --lr 3e-3 --lr-scheduler inverse_sqrt --warmup-updates 100 --warmup-init-lr 1e-7
-    --tokens-per-sample 128 --max-tokens 4096 --max-update 300 --seed 1
-    --no-epoch-checkpoints --save-interval-updates 100 --keep-interval-updates 1
+    --lr 5e-3 --lr-scheduler cosine --warmup-updates 80 --warmup-init-lr 1e-7
+    --tokens-per-sample 128 --max-tokens 2048 --max-update 500 --seed 1
+    --no-epoch-checkpoints --save-interval-updates 250 --keep-interval-updates 1
     --log-interval 10 "$@"
 )
 mkdir -p "$out"

@@ -106,12 +106,13 @@ def _windows(rows):
     return {window: strides[window].pop() for window in sorted(strides)}
 
 
-def _per(rows):
+def _units(rows):
+    """What perplexities are per: tokens, and words where the data says how many there are."""
     lines = [line for row in rows.values() for line in row.values() if "undefined" not in line]
-    return "word" if lines and all(line["words"] for line in lines) else "token"
+    return ("token", "word") if lines and all(line["words"] for line in lines) else ("token",)
 
 
-def _cells(row, windows, per):
+def _cells(row, windows, unit):
     for window in windows:
         line = row.get(window)
         if line is None:
@@ -119,7 +120,7 @@ def _cells(row, windows, per):
         elif "undefined" in line:
             yield "undefined"
         else:
-            yield f"{line[f'perplexity_per_{per}']:.2f}"
+            yield f"{line[f'perplexity_per_{unit}']:.2f}"
 
 
 def _caption(rows, windows):
@@ -132,21 +133,18 @@ def _caption(rows, windows):
     )
     data = signature["data"]
     return (
-        f"Perplexity per {_per(rows)} of {data['corpus'] or 'the'} {data['split']}, by window "
-        f"length; trained at {signature['train_length']} tokens; {mode}."
+        f"Perplexity of {data['corpus'] or 'the'} {data['split']} by window length; trained "
+        f"at {signature['train_length']} tokens; {mode}."
     )
 
 
 def _markdown(rows, windows):
-    heading = ["scheme", *(f"{window:,}" for window in windows)]
-    text = [
-        _caption(rows, windows),
-        "",
-        "| " + " | ".join(heading) + " |",
-        "|---|" + "---:|" * len(windows),
-    ]
-    for label, row in rows.items():
-        text.append("| " + " | ".join([f"`{label}`", *_cells(row, windows, _per(rows))]) + " |")
+    text = [_caption(rows, windows)]
+    for unit in _units(rows):
+        heading = [f"perplexity per {unit}", *(f"{window:,}" for window in windows)]
+        text += ["", "| " + " | ".join(heading) + " |", "|---|" + "---:|" * len(windows)]
+        for label, row in rows.items():
+            text.append("| " + " | ".join([f"`{label}`", *_cells(row, windows, unit)]) + " |")
     text += [f"\nUndefined: {reason}" for reason in _reasons(rows)]
     text.append("\nSignatures:\n")
     text += [f"- {results.short(_of_model(row))}" for row in rows.values()]
@@ -185,13 +183,12 @@ def _csv(rows):
 
 
 def _plot(rows, windows):
-    per = _per(rows)
     train_length = next(iter(next(iter(rows.values())).values()))["signature"]["train_length"]
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     by_window, by_position = figure.subplots(1, 2)
     for label, row in rows.items():
         known = [window for window in windows if "nats" in row.get(window, ())]
-        values = [row[window][f"perplexity_per_{per}"] for window in known]
+        values = [row[window]["perplexity_per_token"] for window in known]
         undefined = any("undefined" in line for line in row.values())
         shown = f"{label} (undefined beyond)" if undefined else label
         by_window.plot(known, values, marker="o", label=shown)
@@ -207,7 +204,7 @@ def _plot(rows, windows):
     by_window.set_xticks(list(windows), [f"{window:,}" for window in windows])
     by_window.set_yscale("log")
     by_window.set_xlabel("window length (tokens); dotted: training length")
-    by_window.set_ylabel(f"perplexity per {per}")
+    by_window.set_ylabel("perplexity per token")
     by_window.legend()
     by_position.set_xlabel("position in the longest window")
     by_position.set_ylabel("loss per token (nats)")
@@ -219,13 +216,14 @@ def _plot(rows, windows):
 
 def _show(rows, windows):
     print(_caption(rows, windows))
-    table = Table()
-    table.add_column("scheme")
-    for window in windows:
-        table.add_column(f"{window:,}", justify="right")
-    for label, row in rows.items():
-        table.add_row(label, *_cells(row, windows, _per(rows)))
-    Console(width=None if sys.stdout.isatty() else 100).print(table)
+    for unit in _units(rows):
+        table = Table()
+        table.add_column(f"perplexity per {unit}")
+        for window in windows:
+            table.add_column(f"{window:,}", justify="right")
+        for label, row in rows.items():
+            table.add_row(label, *_cells(row, windows, unit))
+        Console(width=None if sys.stdout.isatty() else 100).print(table)
     for reason in _reasons(rows):
         print(f"undefined: {reason}")
 

@@ -50,9 +50,10 @@ RESULTS = [
 def test_table_csv_and_plot(tmp_path, capsys):
     report.write(RESULTS, tmp_path)
     markdown = (tmp_path / "extrapolation.md").read_text()
-    assert "| `alibi` | 100.00 | 90.12 |" in markdown
+    assert "| `alibi` | 100.00 | 90.12 |" in markdown.split("per word")[1]
+    assert "| `alibi` | 50.00 | 45.06 |" in markdown.split("per word")[0]
     assert "| `learned` | 110.00 | undefined |" in markdown
-    assert "Perplexity per word of docs test" in markdown
+    assert "Perplexity of docs test" in markdown
     assert "stride 64, 128" in markdown and "checkpoint:cccccccc" in markdown
     with open(tmp_path / "extrapolation.csv", newline="") as file:
         rows = list(csv.DictReader(file))
