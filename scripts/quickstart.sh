@@ -63,7 +63,7 @@ train=(
     --decoder-attention-heads 4 --share-decoder-input-output-embed --dropout 0
     --optimizer adam --adam-betas "(0.9, 0.98)" --clip-norm 1
     --lr 5e-3 --lr-scheduler cosine --warmup-updates 80 --warmup-init-lr 1e-7
-    --tokens-per-sample 128 --max-tokens 2048 --max-update 500 --seed 1
+    --tokens-per-sample 128 --max-tokens 2048 --max-update 400 --seed 1
     --no-epoch-checkpoints --save-interval-updates 250 --keep-interval-updates 1
     --log-interval 10 "$@"
 )

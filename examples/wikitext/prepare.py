@@ -11,10 +11,10 @@ give for them:
 
 import argparse
 import hashlib
-import json
 import lzma
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -50,11 +50,20 @@ def main():
         help="the archive, or a folder with wiki.{train,valid,test}.tokens (or .tokens.xz)",
     )
     parser.add_argument("dest", type=Path, help="the folder to write: a new one")
+    parser.add_argument(
+        "--subword",
+        type=int,
+        metavar="N",
+        help="cut words into N pieces; by default the dictionary has all words of train",
+    )
     options = parser.parse_args()
     # without this a terminated run would leave its temporary folder behind
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        prepare(options.source, options.dest)
+        if options.subword:
+            prepare_subword(options.source, options.dest, options.subword)
+        else:
+            prepare(options.source, options.dest)
     except (PrepareError, OSError) as error:
         sys.exit(f"prepare.py: error: {error}")
     except KeyboardInterrupt:
@@ -76,23 +85,84 @@ def prepare(source, dest):
             files[split] = {"file": name, **copy(name, opener, text / f"{split}.tokens")}
         corpus = check_counts(files)
         binarise(text, binary)
-        manifest = {
-            "corpus": corpus,
-            "source": str(source.resolve()),
-            "files": files,
-            "versions": libraries,
-        }
-        (binary / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+        write_manifest(binary, corpus, files, libraries, text)
         os.rename(binary, dest)
     print(f"wrote {dest}")
 
 
+def prepare_subword(source, dest, pieces, articles=None):
+    """The same with words cut into ``pieces``; of valid and test the first ``articles``."""
+    versions()
+    from pe_fairseq.corpus.build import build
+    from pe_fairseq.errors import UserError
+
+    openers = find_splits(source)
+    dest.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{dest.name}-", dir=dest.parent) as work:
+        text, files = Path(work), {}
+        for split, (name, opener) in openers.items():
+            files[split] = {"file": name, **copy(name, opener, text / f"{split}.tokens")}
+        corpus = check_counts(files)
+        documents = {split: read_articles(text / f"{split}.tokens") for split in SPLITS}
+    if articles is not None:
+        corpus += f" (first {articles} articles of valid and test)"
+        documents = {
+            split: found if split == "train" else found[:articles]
+            for split, found in documents.items()
+        }
+    sources = [{"name": one["file"], "sha256": one["sha256"]} for one in files.values()]
+    try:
+        build(corpus, documents, dest, pieces, sources)
+    except UserError as error:
+        raise PrepareError(str(error)) from error
+
+
+# a title stands alone, between two blank lines; headings inside an article have more "="
+TITLE = re.compile(r" ?= (?!= ).*[^=] = ?")
+
+
+def read_articles(path):
+    """The articles of a token file, each a list of its lines."""
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    starts = [
+        number
+        for number, line in enumerate(lines)
+        if TITLE.fullmatch(line)
+        and not "".join(lines[max(0, number - 1) : number]).strip()
+        and not "".join(lines[number + 1 : number + 2]).strip()
+    ]
+    # what stands before the first title goes with it
+    bounds = [0, *starts[1:], len(lines)]
+    return [lines[start:end] for start, end in zip(bounds, bounds[1:])]
+
+
+def write_manifest(binary, corpus, files, libraries, text):
+    from pe_fairseq.corpus.manifest import Manifest, Split
+
+    Manifest(
+        corpus=corpus,
+        sources=[{"name": one["file"], "sha256": one["sha256"]} for one in files.values()],
+        subword=None,
+        versions=libraries,
+        splits={
+            split: Split(
+                words=one["words"],
+                lines=one["lines"],
+                documents=[len(a) for a in read_articles(text / f"{split}.tokens")],
+                sha256=one["sha256"],
+            )
+            for split, one in files.items()
+        },
+    ).write(binary)
+
+
 def is_prepared(dest):
     """True where ``dest`` is a complete earlier result; an error where it is anything else."""
-    manifest = dest / "manifest.json"
-    if manifest.is_file() and (dest / "test.idx").is_file():
-        earlier = json.loads(manifest.read_text())
-        print(f"{dest} is complete: {earlier['corpus']} from {earlier['source']}")
+    if (dest / "manifest.json").is_file() and (dest / "test.idx").is_file():
+        from pe_fairseq.corpus import manifest
+
+        earlier = manifest.read(dest)
+        print(f"{dest} is complete: {earlier.corpus} from {earlier.sources[0]['name']}")
         return True
     if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
         raise PrepareError(f"{dest} exists and is not a result of prepare.py")
