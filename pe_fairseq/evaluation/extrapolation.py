@@ -138,7 +138,7 @@ def _show(measured):
         table.add_row(*row)
     # of a pipe the width is not known
     Console(width=None if sys.stdout.isatty() else 100).print(table)
-    for reason in dict.fromkeys(r["undefined"] for r in measured if "undefined" in r):
+    for reason in [result["undefined"] for result in measured if "undefined" in result][:1]:
         print(f"undefined: {reason}")
     of_all = {k: v for k, v in first.items() if k not in ("window", "stride")}
     print(results.short(of_all))

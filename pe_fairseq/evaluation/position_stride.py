@@ -148,8 +148,8 @@ def _show(model, rows):
         row.append(f"{values[0] / values[1]:.3f}" if all(values) else "")
         table.add_row(*row)
     Console(width=None if sys.stdout.isatty() else 100).print(table)
-    undefined = (r["undefined"] for row in rows for r in row[1:] if "undefined" in r)
-    for reason in dict.fromkeys(undefined):
+    undefined = [r["undefined"] for row in rows for r in row[1:] if "undefined" in r]
+    for reason in undefined[:1]:
         print(f"undefined: {reason}")
     varying = ("position_stride", "position_offset", "window", "stride")
     first = rows[0][1]["signature"]

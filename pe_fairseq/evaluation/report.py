@@ -145,7 +145,7 @@ def _markdown(rows, windows):
         text += ["", "| " + " | ".join(heading) + " |", "|---|" + "---:|" * len(windows)]
         for label, row in rows.items():
             text.append("| " + " | ".join([f"`{label}`", *_cells(row, windows, unit)]) + " |")
-    text += [f"\nUndefined: {reason}" for reason in _reasons(rows)]
+    text += [f"\nUndefined for {reason}" for reason in _reasons(rows)]
     text.append("\nSignatures:\n")
     text += [f"- {results.short(_of_model(row))}" for row in rows.values()]
     return "\n".join(text) + "\n"
@@ -157,8 +157,13 @@ def _of_model(row):
 
 
 def _reasons(rows):
-    lines = [line for row in rows.values() for line in row.values()]
-    return list(dict.fromkeys(line["undefined"] for line in lines if "undefined" in line))
+    """Of each model that is undefined somewhere, why at the shortest such window."""
+    for label, row in rows.items():
+        reasons = [
+            row[window]["undefined"] for window in sorted(row) if "undefined" in row[window]
+        ]
+        if reasons:
+            yield f"{label}: {reasons[0]}"
 
 
 def _csv(rows):
@@ -184,6 +189,8 @@ def _csv(rows):
 
 def _plot(rows, windows):
     train_length = next(iter(next(iter(rows.values())).values()))["signature"]["train_length"]
+    lines = [line for row in rows.values() for line in row.values() if "nats" in line]
+    width = max((line["loss_by_position"]["width"] for line in lines), default=1)
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     by_window, by_position = figure.subplots(1, 2)
     for label, row in rows.items():
@@ -192,17 +199,16 @@ def _plot(rows, windows):
         undefined = any("undefined" in line for line in row.values())
         shown = f"{label} (undefined beyond)" if undefined else label
         by_window.plot(known, values, marker="o", label=shown)
-        longest = max(known, default=None)
-        if longest is not None and row[longest]["loss_by_position"]["windows"]:
-            found = row[longest]["loss_by_position"]
-            middles = [(i + 0.5) * found["width"] for i in range(len(found["nats"]))]
-            by_position.plot(middles, found["nats"], label=label)
+        if known:
+            by_position.plot(*_by_position(row[known[-1]], width), label=label)
     for axes in (by_window, by_position):
         axes.axvline(train_length, color="grey", linestyle=":")
-        axes.set_xscale("log", base=2)
         axes.grid(alpha=0.3)
+    by_window.set_xscale("log", base=2)
     by_window.set_xticks(list(windows), [f"{window:,}" for window in windows])
     by_window.set_yscale("log")
+    by_window.yaxis.set_major_formatter("{x:,.0f}")
+    by_window.yaxis.set_minor_formatter("{x:,.0f}")
     by_window.set_xlabel("window length (tokens); dotted: training length")
     by_window.set_ylabel("perplexity per token")
     by_window.legend()
@@ -212,6 +218,15 @@ def _plot(rows, windows):
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=110)
     return file.getvalue()
+
+
+def _by_position(line, width):
+    """Positions and losses of ``line`` in groups of about ``width`` positions."""
+    found = line["loss_by_position"]
+    merged = max(1, round(width / found["width"])) if found["width"] else 1
+    groups = [found["nats"][i : i + merged] for i in range(0, len(found["nats"]), merged)]
+    middles = [(i + 0.5) * merged * found["width"] for i in range(len(groups))]
+    return middles, [sum(group) / len(group) for group in groups]
 
 
 def _show(rows, windows):
@@ -225,7 +240,7 @@ def _show(rows, windows):
             table.add_row(label, *_cells(row, windows, unit))
         Console(width=None if sys.stdout.isatty() else 100).print(table)
     for reason in _reasons(rows):
-        print(f"undefined: {reason}")
+        print(f"undefined for {reason}")
 
 
 def _replace(path, content):

@@ -36,7 +36,7 @@ def quickstart(text, program, tmp_path_factory):
 def test_it_ends_in_a_table_and_goes_on_with_another_scheme(quickstart):
     call, out = quickstart
     said = call(*TINY)
-    assert "undefined: position 16 is beyond the learned table" in said
+    assert "undefined for learned: position 31 is beyond the learned table" in said
     assert f"wrote {out}/extrapolation.md, .csv and .png" in said
     with open(out / "extrapolation.csv", newline="") as file:
         rows = [
