@@ -13,8 +13,10 @@ from typing import List
 
 import torch
 from fairseq import checkpoint_utils, hub_utils, utils
+from omegaconf import open_dict
 from torch import Tensor
 
+from .corpus import manifest
 from .errors import UserError, nearest
 
 
@@ -138,7 +140,8 @@ def load(path, data=None, overrides=None) -> LanguageModel:
     Args:
         path: a checkpoint, or several joined by ``:`` whose mean is taken.
         data: the folder with ``dict.txt``; by default that of training, or, where it
-            is gone, the checkpoint's own folder.
+            is gone, the checkpoint's own folder. Where its manifest names a sentencepiece
+            model, text is cut by that.
         overrides: config values to change, as ``--model-overrides`` does:
             ``{"decoder_position_stride": 2}``.
 
@@ -164,4 +167,11 @@ def load(path, data=None, overrides=None) -> LanguageModel:
     models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
         paths, arg_overrides={**(overrides or {}), "data": str(data)}
     )
+    found = manifest.read(data)
+    if found is not None and found.subword is not None:
+        with open_dict(cfg):
+            cfg.bpe = {
+                "_name": "sentencepiece",
+                "sentencepiece_model": str(Path(data, found.subword["file"])),
+            }
     return LanguageModel(cfg, task, models)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import pe_fairseq
+
 ROOT = Path(__file__).resolve().parents[2]
 PATH = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
 TINY = (
@@ -58,6 +60,13 @@ def test_it_ends_in_a_table_and_goes_on_with_another_scheme(quickstart):
     assert commands.count("fairseq-train") == 3, "what was trained is not trained again"
     assert (out / "alibi" / "extrapolation.jsonl").read_text() == before
     assert "| `none` |" in (out / "extrapolation.md").read_text()
+
+
+def test_the_model_reads_text_by_the_corpus_s_pieces(quickstart):
+    _, out = quickstart
+    model = pe_fairseq.load(out / "alibi" / "checkpoint_last.pt")
+    tokens = model.score("the value of an expression").tokens
+    assert "".join(tokens[:-1]) == "▁the▁value▁of▁an▁expression"
 
 
 def test_other_flags_want_another_folder(quickstart):
