@@ -1,9 +1,11 @@
-"""What the evaluation commands share: their options, their progress, their numbers."""
+"""What the evaluation commands share: options, progress, measuring, and the printed table."""
 
 import argparse
 import math
+import sys
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import (
@@ -13,14 +15,20 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 
+from ..compat import memory
 from ..compat.overrides import parse_overrides
-from . import scoring
+from . import scoring, text, trained, windows
+from .results import Results, short
 from .text import Text
 from .trained import PRECISIONS, Trained
 
 # fairseq-eval-lm's default of 36,000 needs tens of gigabytes for a large vocabulary
 MAX_TOKENS = 4096
+
+# Loss by position is kept as the means of so many groups of neighbours at most.
+GROUPS = 64
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -102,30 +110,107 @@ def progress(label: str, total: int):
         yield lambda count: bar.advance(task, count)
 
 
-def measure(trained: Trained, text: Text, plan, length: int, max_tokens: int, label: str):
-    """Score ``plan``, windows of up to ``length`` tokens; returns numbers and losses.
+@dataclass(frozen=True)
+class Evaluation:
+    """A model, the text that it is scored on, and the results so far."""
 
-    Perplexities are exp of nats per token, and of nats per word and line end.
-    """
-    start = time.monotonic()
-    with progress(label, len(text.tokens)) as advance:
-        losses = scoring.score(
-            trained.model,
-            text.tokens,
-            plan,
-            length,
-            first_input=trained.task.source_dictionary.eos(),
-            pad=trained.task.source_dictionary.pad(),
-            max_tokens=max_tokens,
-            advance=advance,
+    model: Trained
+    text: Text
+    results: Results
+    max_tokens: int
+
+    @classmethod
+    def of(cls, options):
+        """What the command line asks for."""
+        memory.keep()
+        found = Results(options.results_path)
+        model = trained.load(
+            options.checkpoint,
+            options.data,
+            options.model_overrides,
+            options.precision,
+            options.cpu,
         )
-    nats = losses.of_token.sum().item()
+        source = text.read(options.data, options.gen_subset, model.task.source_dictionary)
+        return cls(model, source, found, options.max_tokens)
+
+    def measure(self, measure, mode, window, stride, position_ids=None):
+        """The result at one setting: from the file, or scored now and added to it.
+
+        Args:
+            measure: what the number is for.
+            mode, window, stride: see ``windows``.
+            position_ids: ids to set; by default the model keeps those of its config.
+
+        Raises:
+            UserError: the stride does not fit the window, or a loss is not finite.
+        """
+        decoder = self.model.model.decoder
+        if position_ids is not None:
+            decoder.set_position_ids(position_ids)
+        signature = {
+            "measure": measure,
+            "mode": mode,
+            "window": window,
+            "stride": stride,
+            **self.model.about,
+            **trained.positions_of(decoder),
+            "data": self.text.data,
+        }
+        plan = windows.plan(self.text.documents, window, stride)
+        result = self.results.find(signature)
+        if result is None:
+            refusal = self.model.refusal(window)
+            numbers = {"undefined": refusal} if refusal else self._score(plan, window)
+            result = {"signature": signature, **numbers}
+            self.results.add(result)
+        return result
+
+    def _score(self, plan, window):
+        """Perplexities are exp of nats per token, and of nats per word and line end."""
+        start = time.monotonic()
+        words, tokens = self.text.words, len(self.text.tokens)
+        dictionary = self.model.task.source_dictionary
+        with progress(f"{self.model.scheme}, window {window}", tokens) as advance:
+            losses = scoring.score(
+                self.model.model,
+                self.text.tokens,
+                plan,
+                window,
+                first_input=dictionary.eos(),
+                pad=dictionary.pad(),
+                max_tokens=self.max_tokens,
+                advance=advance,
+            )
+        nats = losses.of_token.sum().item()
+        return {
+            "tokens": tokens,
+            "words": words,
+            "nats": nats,
+            "perplexity_per_token": math.exp(nats / tokens),
+            "perplexity_per_word": math.exp(nats / words) if words else None,
+            "tokens_in_full_windows": losses.in_full_window,
+            "loss_by_position": group(losses),
+            "seconds": round(time.monotonic() - start, 2),
+        }
+
+
+def group(losses: scoring.Losses) -> dict:
+    """Losses by position as means of neighbours: ``width`` positions each, the last fewer."""
+    width = -(-len(losses.of_position) // GROUPS)
+    groups = losses.of_position.split(width) if width else ()
     return {
-        "tokens": len(text.tokens),
-        "words": text.words,
-        "nats": nats,
-        "perplexity_per_token": math.exp(nats / len(text.tokens)),
-        "perplexity_per_word": math.exp(nats / text.words) if text.words else None,
-        "tokens_in_full_windows": losses.in_full_window,
-        "seconds": round(time.monotonic() - start, 2),
-    }, losses
+        "windows": losses.disjoint,
+        "width": width,
+        "nats": [neighbours.mean().item() for neighbours in groups],
+    }
+
+
+def show(table: Table, measured, varying):
+    """Print a table, why a result is undefined, and what the signatures have in common."""
+    # of a pipe the width is not known
+    Console(width=None if sys.stdout.isatty() else 100).print(table)
+    for reason in [line["undefined"] for line in measured if "undefined" in line][:1]:
+        print(f"undefined: {reason}")
+    first = measured[0]["signature"]
+    print(short({key: value for key, value in first.items() if key not in varying}))

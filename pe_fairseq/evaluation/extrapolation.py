@@ -10,19 +10,12 @@ pieces; the manifest of the data says how many. A length at which the scheme has
 such as one beyond a learned table, is reported as undefined.
 """
 
-import sys
-
-from rich.console import Console
 from rich.table import Table
 
-from ..compat import memory
 from ..errors import one_line_errors
-from . import command, results, text, trained, windows
+from . import command, windows
 
 MEASURE = "extrapolation"
-
-# Loss by position is kept as the means of so many groups of neighbours at most.
-GROUPS = 64
 
 
 def main(arguments=None):
@@ -52,62 +45,16 @@ def main(arguments=None):
             parser.error(
                 "--stride has no meaning with --mode blocks: a block moves by its length"
             )
-        memory.keep()
-        run(options)
+        _show([*measure(options)])
 
 
-def run(options):
-    """Measure each length, print a table."""
-    file = results.Results(options.results_path)
-    model = trained.load(
-        options.checkpoint,
-        options.data,
-        options.model_overrides,
-        options.precision,
-        options.cpu,
-    )
-    source = text.read(options.data, options.gen_subset, model.task.source_dictionary)
-    lengths = options.lengths or [factor * model.train_length for factor in (1, 2, 4, 8)]
-    measured = []
-    for length in lengths:
+def measure(options):
+    """The results at every length."""
+    evaluation = command.Evaluation.of(options)
+    train_length = evaluation.model.train_length
+    for length in options.lengths or [factor * train_length for factor in (1, 2, 4, 8)]:
         stride = options.stride or windows.default_stride(options.mode, length)
-        signature = {
-            "measure": MEASURE,
-            "mode": options.mode,
-            "window": length,
-            "stride": stride,
-            **model.about,
-            "data": source.data,
-        }
-        result = file.find(signature)
-        if result is None:
-            result = {"signature": signature, **_measure(model, source, signature, options)}
-            file.add(result)
-        measured.append(result)
-    _show(measured)
-
-
-def _measure(model, source, signature, options):
-    length = signature["window"]
-    plan = windows.plan(source.documents, length, signature["stride"])
-    refusal = model.refusal(length)
-    if refusal is not None:
-        return {"undefined": refusal}
-    numbers, losses = command.measure(
-        model, source, plan, length, options.max_tokens, f"{model.scheme}, window {length}"
-    )
-    return {**numbers, "loss_by_position": _group(losses)}
-
-
-def _group(losses):
-    """Losses by position as means of neighbours: ``width`` positions each, the last fewer."""
-    width = -(-len(losses.of_position) // GROUPS)
-    groups = losses.of_position.split(width) if width else ()
-    return {
-        "windows": losses.disjoint,
-        "width": width,
-        "nats": [group.mean().item() for group in groups],
-    }
+        yield evaluation.measure(MEASURE, options.mode, length, stride)
 
 
 def _show(measured):
@@ -136,9 +83,4 @@ def _show(measured):
                 f"{result['tokens_in_full_windows'] / result['tokens']:.0%}",
             ]
         table.add_row(*row)
-    # of a pipe the width is not known
-    Console(width=None if sys.stdout.isatty() else 100).print(table)
-    for reason in [result["undefined"] for result in measured if "undefined" in result][:1]:
-        print(f"undefined: {reason}")
-    of_all = {k: v for k, v in first.items() if k not in ("window", "stride")}
-    print(results.short(of_all))
+    command.show(table, measured, varying=("window", "stride"))

@@ -10,16 +10,12 @@ This changes ids at test time alone. The skip-position attack of "What Do Positi
 Learn?" trains with a stride: fairseq-train --decoder-position-stride 4.
 """
 
-import sys
-
-from rich.console import Console
 from rich.table import Table
 
-from ..compat import memory
 from ..errors import UserError, one_line_errors
 from ..models.decoder import PositionDecoder
 from ..positions import PositionIds
-from . import command, results, text, trained, windows
+from . import command, windows
 
 MEASURE = "position-stride"
 
@@ -47,40 +43,29 @@ def main(arguments=None):
         help="one window length for all rows, whether or not the ids leave the trained range",
     )
     with one_line_errors():
-        options = parser.parse_args(arguments)
-        memory.keep()
-        run(options)
+        _show([*measure(parser.parse_args(arguments))])
 
 
-def run(options):
-    """Measure each pair of ids and control, print a table."""
-    file = results.Results(options.results_path)
-    model = trained.load(
-        options.checkpoint,
-        options.data,
-        options.model_overrides,
-        options.precision,
-        options.cpu,
-    )
+def measure(options):
+    """Pairs of results: with the ids of a setting, and its control."""
+    evaluation = command.Evaluation.of(options)
+    model = evaluation.model
     if not isinstance(model.model.decoder, PositionDecoder):
         raise UserError(
             "the ids of a stock model cannot be changed; make it one of ours with "
             f"pe-fairseq convert {options.checkpoint} NEW.pt"
         )
-    source = text.read(options.data, options.gen_subset, model.task.source_dictionary)
-
-    def measure(ids, window):
-        return _measure(model, source, ids, window, options, file)
-
-    rows = []
     for ids, window in _settings(model.train_length, options):
         if window < 1:
             raise UserError(
                 f"stride {ids.stride} leaves no window of the {model.train_length} tokens of "
                 "training; give smaller --strides, or a --window"
             )
-        rows.append((ids, measure(ids, window), measure(PositionIds(), window)))
-    _show(model, rows)
+        stride = windows.default_stride(windows.SLIDING, window)
+        yield tuple(
+            evaluation.measure(MEASURE, windows.SLIDING, window, stride, each)
+            for each in (ids, PositionIds())
+        )
 
 
 def _settings(train_length, options):
@@ -94,63 +79,23 @@ def _settings(train_length, options):
         yield PositionIds(offset=offset), options.window or max(1, train_length // 2)
 
 
-def _measure(model, source, ids, window, options, file):
-    stride = windows.default_stride(windows.SLIDING, window)
-    signature = {
-        "measure": MEASURE,
-        "mode": windows.SLIDING,
-        "position_stride": ids.stride,
-        "position_offset": ids.offset,
-        "window": window,
-        "stride": stride,
-        **model.about,
-        "data": source.data,
-    }
-    result = file.find(signature)
-    if result is None:
-        model.model.decoder.set_position_ids(ids)
-        result = {"signature": signature, **_numbers(model, source, ids, window, options)}
-        file.add(result)
-    return result
-
-
-def _numbers(model, source, ids, window, options):
-    refusal = model.refusal(window)
-    if refusal is not None:
-        return {"undefined": refusal}
-    stride = windows.default_stride(windows.SLIDING, window)
-    plan = windows.plan(source.documents, window, stride)
-    label = f"{model.scheme}, stride {ids.stride}, offset {ids.offset}, window {window}"
-    return command.measure(model, source, plan, window, options.max_tokens, label)[0]
-
-
-def _show(model, rows):
-    per = "word" if rows[0][2].get("words") else "token"
+def _show(pairs):
+    first = pairs[0][0]["signature"]
+    per = "word" if any(control.get("words") for _, control in pairs) else "token"
     table = Table(
-        title=f"{model.scheme}, trained at {model.train_length} tokens: ppl per {per}"
+        title=f"{first['scheme']}, trained at {first['train_length']} tokens: ppl per {per}"
     )
-    for heading in (
-        "stride",
-        "offset",
-        "window",
-        "ids",
-        "perplexity",
-        "stride-1 control",
-        "ratio",
-    ):
+    for heading in ("stride", "offset", "window", "ids", "perplexity", "control", "ratio"):
         table.add_column(heading, justify="right")
-    for ids, changed, control in rows:
-        window = changed["signature"]["window"]
-        last = ids.last(window)
-        row = [f"{ids.stride}", f"{ids.offset:,}", f"{window:,}", f"{ids.offset:,}–{last:,}"]
+    for changed, control in pairs:
+        signature = changed["signature"]
+        stride, offset = signature["position_stride"], signature["position_offset"]
+        window = signature["window"]
+        last = PositionIds(stride, offset).last(window)
+        row = [f"{stride}", f"{offset:,}", f"{window:,}", f"{offset:,}–{last:,}"]
         values = [result.get(f"perplexity_per_{per}") for result in (changed, control)]
         row += [f"{value:.2f}" if value else "undefined" for value in values]
         row.append(f"{values[0] / values[1]:.3f}" if all(values) else "")
         table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 100).print(table)
-    undefined = [r["undefined"] for row in rows for r in row[1:] if "undefined" in r]
-    for reason in undefined[:1]:
-        print(f"undefined: {reason}")
     varying = ("position_stride", "position_offset", "window", "stride")
-    first = rows[0][1]["signature"]
-    print(results.short({k: v for k, v in first.items() if k not in varying}))
+    command.show(table, [result for pair in pairs for result in pair], varying)

@@ -109,6 +109,18 @@ def load(path, data, overrides=None, precision="float32", cpu=False) -> Trained:
     return Trained(model, task, about["scheme"], about["train_length"], about)
 
 
+def positions_of(decoder) -> dict:
+    """What a result's signature says of the position ids that ``decoder`` has now."""
+    if not isinstance(decoder, PositionDecoder):
+        return {}
+    ids, beyond = decoder.position_ids, decoder.beyond
+    return {
+        "position_stride": ids.stride,
+        "position_offset": ids.offset,
+        "beyond": beyond and f"{beyond.rule} {beyond.length or ''}".strip(),
+    }
+
+
 def _scheme(model, cfg):
     if isinstance(model.decoder, PositionDecoder):
         return str(model.decoder.scheme)
