@@ -147,7 +147,7 @@ def train(run, data, updates):
     command = [
         *("fairseq-train", str(data), *TRAIN, "--decoder-position", spec),
         *("--lr", run.rate, "--seed", str(run.seed), "--max-update", str(updates)),
-        *("--save-dir", str(run.folder), "--log-file", str(run.folder / "train.log")),
+        *("--save-dir", str(run.folder)),
     ]
     with open(run.folder / "output", "ab") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
@@ -161,7 +161,7 @@ def train(run, data, updates):
 def logged(run, tag):
     """What fairseq-train has logged under ``tag``, as dicts."""
     pattern = rf"\| {tag} \| (\{{.*\}})$"
-    text = (run.folder / "train.log").read_text()
+    text = (run.folder / "output").read_text()
     return [json.loads(line) for line in re.findall(pattern, text, re.MULTILINE)]
 
 
@@ -267,7 +267,7 @@ def costs(chosen):
 
 
 def parameters(run):
-    text = (run.folder / "train.log").read_text()
+    text = (run.folder / "output").read_text()
     return int(re.search(r"model params: ([\d,]+)", text)[1].replace(",", ""))
 
 

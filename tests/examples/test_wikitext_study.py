@@ -34,7 +34,7 @@ def run(study, folder, name, seed, shift):
         *(f'2026 | INFO | train_inner | {{"wps": "{wps}"}}' for wps in (900, 1000, 5000)),
         '2026 | INFO | valid | {"valid_loss": "6.25", "valid_num_updates": "400"}',
     ]
-    (made.folder / "train.log").write_text("\n".join(log) + "\n")
+    (made.folder / "output").write_text("\n".join(log) + "\n")
     (made.folder / "trained-400.json").write_text('{"seconds": 60, "peak_mib": 800}')
 
     def line(window, stride, value):
