@@ -59,9 +59,12 @@ def describe(error):
 
 @contextlib.contextmanager
 def one_line_errors():
-    """Turn an error that ``describe`` knows into one line and exit status 1."""
+    """Turn an error that ``describe`` knows, or an interruption, into one line and a status."""
     try:
         yield
+    except KeyboardInterrupt:
+        print("\npe-fairseq: interrupted", file=sys.stderr)
+        sys.exit(130)
     except Exception as error:
         line = describe(error)
         if line is None:

@@ -16,8 +16,9 @@ the training length: a table on the screen, and in runs/quickstart
   data/                          the corpus
   SCHEME/                        checkpoints, log and results of one scheme
 
-The same command goes on where it was stopped. More fairseq-train flags may follow, such as
---max-update 1000 for a longer run; with other flags than before, give another folder:
+The same command goes on where it was stopped. QUICKSTART_SCHEMES are --decoder-position specs
+with no blank inside. More fairseq-train flags may follow, such as --max-update 1000 for a
+longer run; with other flags than before, give another folder (relative to the checkout):
 QUICKSTART_OUT=runs/longer. PYTHON chooses the interpreter (3.11 or 3.12) of a new environment;
 where pe-fairseq is installed in the active one, that is taken.
 TEXT
@@ -44,7 +45,7 @@ run() {
     "$@"
 }
 
-if ! command -v pe-fairseq >/dev/null; then
+if ! command -v pe-fairseq >/dev/null || ! command -v python >/dev/null; then
     if ! "${PYTHON:-python3}" -c "import pydoc_data.topics, venv, ensurepip"; then
         echo "error: $("${PYTHON:-python3}" --version) lacks a part of the standard library" \
             "(above); name a complete Python 3.11 or 3.12: PYTHON=/path/to/python3 $0" >&2
@@ -55,7 +56,7 @@ if ! command -v pe-fairseq >/dev/null; then
 fi
 
 # fairseq would start a process on each GPU that it sees
-export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0}
+export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-0}
 
 train=(
     --user-dir pe_fairseq --task language_modeling --arch pe_lm
@@ -68,11 +69,21 @@ train=(
     --log-interval 10 "$@"
 )
 mkdir -p "$out"
-if [[ -e $out/flags ]] && [[ $(<"$out/flags") != "${train[*]}" ]]; then
+if compgen -G "$out/*/checkpoint*.pt" >/dev/null && [[ $(<"$out/flags") != "${train[*]}" ]]; then
     echo "error: $out was begun with other flags; take another folder: QUICKSTART_OUT=…" >&2
     exit 1
 fi
 echo "${train[*]}" >"$out/flags"
+
+# before anything is trained, rather than when its turn comes
+python - $schemes <<'PYTHON'
+import sys
+from pe_fairseq import errors, positions
+
+with errors.one_line_errors():
+    for spec in sys.argv[1:]:
+        positions.parse(spec)
+PYTHON
 
 stage "corpus"
 if [[ ! -e $out/data/manifest.json ]]; then

@@ -23,6 +23,7 @@ from fairseq import checkpoint_utils
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.distributed import utils as distributed_utils
+from fairseq.file_io import PathManager
 from fairseq.logging import meters
 from fairseq.trainer import Trainer
 from omegaconf import DictConfig
@@ -49,7 +50,7 @@ UNREADABLE = (
 )
 
 _loading_run = contextvars.ContextVar("the run that a checkpoint is loaded into")
-_task_is_built = contextvars.ContextVar("the command has made its task", default=False)
+task_is_built = contextvars.ContextVar("the command has made its task", default=False)
 
 
 def safe_types():
@@ -120,7 +121,7 @@ def _load_to_cpu(stock_load):
         state["args"] = None
         refuse_code(path, state["cfg"].model)
         if arg_overrides:
-            apply_overrides(state["cfg"], arg_overrides, _task_is_built.get())
+            apply_overrides(state["cfg"], arg_overrides, task_is_built.get())
         run = _loading_run.get(None)
         if run is not None:
             stock.refuse_other_model(path, state["cfg"].model, **run)
@@ -203,13 +204,26 @@ def _load_into_run(stock_load):
 
 def _load_ensemble(stock_load):
     def load_model_ensemble_and_task(filenames, arg_overrides=None, task=None, *args, **kwargs):
-        token = _task_is_built.set(task is not None)
+        token = task_is_built.set(task is not None)
         try:
             return stock_load(filenames, arg_overrides, task, *args, **kwargs)
         finally:
-            _task_is_built.reset(token)
+            task_is_built.reset(token)
 
     return load_model_ensemble_and_task
+
+
+def _copy(stock_copy):
+    def copy(src_path, dst_path, overwrite=False):
+        if not PathManager.supports_rename(dst_path):
+            return stock_copy(src_path, dst_path, overwrite)
+        # a copy that is stopped half-way must not replace the checkpoint that was there
+        part = f"{dst_path}.tmp"
+        copied = stock_copy(src_path, part, overwrite)
+        os.replace(part, dst_path)
+        return copied
+
+    return copy
 
 
 def install():
@@ -218,3 +232,4 @@ def install():
     replace(checkpoint_utils, "load_checkpoint_to_cpu", _load_to_cpu)
     replace(checkpoint_utils, "load_model_ensemble_and_task", _load_ensemble)
     replace(Trainer, "load_checkpoint", _load_into_run)
+    replace(PathManager, "copy", _copy)

@@ -4,8 +4,9 @@ Evaluation takes the number of words from here, as pieces of words say nothing o
 lets no window cross from one document into the next.
 """
 
+import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Dict, List, Optional
 
@@ -47,6 +48,7 @@ class Manifest:
             where the dictionary has words.
         versions: of the programs that made it.
         splits: by name.
+        binaries: sha256 of every split's binary file; set by ``write``.
     """
 
     corpus: str
@@ -54,11 +56,22 @@ class Manifest:
     subword: Optional[dict]
     versions: Dict[str, str]
     splits: Dict[str, Split]
+    binaries: Dict[str, str] = field(default_factory=dict)
 
     def write(self, folder):
-        """Write ``folder/manifest.json``."""
-        text = json.dumps(asdict(self), indent=1, ensure_ascii=False)
+        """Write ``folder/manifest.json``, beside the binary files that it describes."""
+        binaries = {split: binary_sha256(folder, split) for split in self.splits}
+        content = asdict(replace(self, binaries=binaries))
+        text = json.dumps(content, indent=1, ensure_ascii=False)
         Path(folder, NAME).write_text(text + "\n", encoding="utf-8")
+
+
+def binary_sha256(folder, split: str) -> str:
+    """sha256 of the binary files of ``split``: tokens and index."""
+    digest = hashlib.sha256()
+    for ending in ("bin", "idx"):
+        digest.update(Path(folder, f"{split}.{ending}").read_bytes())
+    return digest.hexdigest()
 
 
 def read(folder) -> Optional[Manifest]:

@@ -19,6 +19,8 @@ from rich.table import Table
 
 from ..compat import memory
 from ..compat.overrides import parse_overrides
+from ..errors import UserError
+from ..positions.ids import LARGEST
 from . import scoring, text, trained, windows
 from .results import Results, short
 from .text import Text
@@ -121,7 +123,11 @@ class Evaluation:
 
     @classmethod
     def of(cls, options):
-        """What the command line asks for."""
+        """What the command line asks for.
+
+        Raises:
+            UserError: what it names is not there or does not fit.
+        """
         memory.keep()
         found = Results(options.results_path)
         model = trained.load(
@@ -133,6 +139,14 @@ class Evaluation:
         )
         source = text.read(options.data, options.gen_subset, model.task.source_dictionary)
         return cls(model, source, found, options.max_tokens)
+
+    def check(self, window, stride):
+        """Raise UserError for a window that cannot be, before any is scored."""
+        windows.plan([1], window, stride)
+        if window >= LARGEST:
+            raise UserError(
+                f"a window of {window} tokens is too long; it must be below {LARGEST}"
+            )
 
     def measure(self, measure, mode, window, stride, position_ids=None):
         """The result at one setting: from the file, or scored now and added to it.
@@ -187,12 +201,22 @@ class Evaluation:
             "tokens": tokens,
             "words": words,
             "nats": nats,
-            "perplexity_per_token": math.exp(nats / tokens),
-            "perplexity_per_word": math.exp(nats / words) if words else None,
+            "perplexity_per_token": _perplexity(nats, tokens),
+            "perplexity_per_word": _perplexity(nats, words) if words else None,
             "tokens_in_full_windows": losses.in_full_window,
             "loss_by_position": group(losses),
             "seconds": round(time.monotonic() - start, 2),
         }
+
+
+def _perplexity(nats, count):
+    try:
+        return math.exp(nats / count)
+    except OverflowError:
+        raise UserError(
+            f"{nats / count:g} nats for each of {count} are too many for a perplexity: the "
+            "model is broken, or the words of the manifest are not those of the text"
+        ) from None
 
 
 def group(losses: scoring.Losses) -> dict:

@@ -52,8 +52,14 @@ def measure(options):
     """The results at every length."""
     evaluation = command.Evaluation.of(options)
     train_length = evaluation.model.train_length
-    for length in options.lengths or [factor * train_length for factor in (1, 2, 4, 8)]:
-        stride = options.stride or windows.default_stride(options.mode, length)
+    lengths = options.lengths or [factor * train_length for factor in (1, 2, 4, 8)]
+    settings = [
+        (length, options.stride or windows.default_stride(options.mode, length))
+        for length in lengths
+    ]
+    for length, stride in settings:
+        evaluation.check(length, stride)
+    for length, stride in settings:
         yield evaluation.measure(MEASURE, options.mode, length, stride)
 
 

@@ -2,7 +2,8 @@
 
 The n-th token of a window gets the position offset + stride · n. A stride mixes wider spacing
 with leaving the trained range, so the window for stride s is 1/s of the training length,
-where all ids stay in the range, and the row's control reads the same windows with stride 1.
+where all ids stay in the range, and the row's control reads the same windows with the ids of
+training: 0, 1, 2, …, unless the model was trained with a stride, which is multiplied.
 For offsets the window is half the training length: an offset of the other half stays in the
 range, and larger ones leave it. A scheme that is shift-invariant has equal numbers there.
 
@@ -55,28 +56,40 @@ def measure(options):
             "the ids of a stock model cannot be changed; make it one of ours with "
             f"pe-fairseq convert {options.checkpoint} NEW.pt"
         )
-    for ids, window in _settings(model.train_length, options):
+    for key in ("decoder_position_stride", "decoder_position_offset"):
+        if key in options.model_overrides:
+            raise UserError(
+                f"--model-overrides {key}: here --strides and --offsets say the ids"
+            )
+    own = model.model.decoder.position_ids
+    settings = [*_settings(own, model.train_length, options)]
+    for ids, window in settings:
         if window < 1:
             raise UserError(
                 f"stride {ids.stride} leaves no window of the {model.train_length} tokens of "
                 "training; give smaller --strides, or a --window"
             )
+        evaluation.check(window, windows.default_stride(windows.SLIDING, window))
+        ids.last(window)
+    for ids, window in settings:
         stride = windows.default_stride(windows.SLIDING, window)
         yield tuple(
             evaluation.measure(MEASURE, windows.SLIDING, window, stride, each)
-            for each in (ids, PositionIds())
+            for each in (ids, own)
         )
 
 
-def _settings(train_length, options):
-    """Pairs of position ids and window length."""
+def _settings(own, train_length, options):
+    """Pairs of position ids, which are those of training changed, and window length."""
     offsets = options.offsets
     if offsets is None:
-        offsets = [train_length // 2, 8 * train_length]
+        offsets = [own.stride * train_length // 2, 8 * own.stride * train_length]
     for stride in options.strides:
-        yield PositionIds(stride=stride), options.window or train_length // stride
+        ids = PositionIds(own.stride * stride, own.offset)
+        yield ids, options.window or train_length // stride
     for offset in offsets:
-        yield PositionIds(offset=offset), options.window or max(1, train_length // 2)
+        ids = PositionIds(own.stride, own.offset + offset)
+        yield ids, options.window or max(1, train_length // 2)
 
 
 def _show(pairs):

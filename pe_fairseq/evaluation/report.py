@@ -2,7 +2,8 @@
 
 Writes extrapolation.md, extrapolation.csv and extrapolation.png, and prints the table. The
 results must be of one text, one mode, one training length and one precision, or they do not
-compare and are refused. Of a result that was measured twice the last one counts.
+compare and are refused; where models differ in size, updates or seed, the table says so. Of a
+result that was measured twice the last one counts.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..errors import UserError, one_line_errors
 from . import extrapolation, results
@@ -34,7 +36,12 @@ def main(arguments=None):
     with one_line_errors():
         options = parser.parse_args(arguments)
         lines = [line for path in options.results for line in results.read(path)]
-        write(lines, Path(options.out))
+        try:
+            write(lines, Path(options.out))
+        except KeyError as error:
+            raise UserError(
+                f"a result has no {error}: another version wrote it; measure it again"
+            ) from error
 
 
 def write(lines, folder):
@@ -62,32 +69,38 @@ def _rows(lines):
         found = {str(line["signature"][name]) for line in wanted}
         if len(found) > 1:
             raise UserError(f"the results do not compare: {name} is {' and '.join(found)}")
-    several = len({_model(line) for line in wanted}) > len(
-        {(line["signature"]["scheme"], _overrides(line)) for line in wanted}
-    )
+    labels = [_label(line, wanted) for line in wanted]
+    checkpoints = {}
+    for label, line in zip(labels, wanted):
+        checkpoints.setdefault(label, set()).add(line["signature"]["checkpoint"])
     rows = {}
-    for line in wanted:
-        rows.setdefault(_label(line, several), {})[line["signature"]["window"]] = line
+    for label, line in zip(labels, wanted):
+        signature = line["signature"]
+        if len(checkpoints[label]) > 1:
+            label += f", {results.short({'checkpoint': signature['checkpoint']})}"
+        rows.setdefault(label, {})[signature["window"]] = line
     return rows
 
 
-def _model(line):
-    signature = line["signature"]
-    return signature["scheme"], _overrides(line), signature["checkpoint"]
-
-
-def _overrides(line):
-    return ", ".join(f"{k}={v}" for k, v in line["signature"]["overrides"].items())
-
-
-def _label(line, several):
-    """The scheme, what was overridden, and the seed where one scheme has several models."""
+def _label(line, lines):
+    """The scheme; what of the ids is changed; and in what else the models differ."""
     signature = line["signature"]
     label = signature["scheme"]
-    if signature["overrides"]:
-        label += f" [{_overrides(line)}]"
-    if several:
-        label += f", seed {signature['seed']} ({signature['checkpoint'][:8]})"
+    changed = {
+        name: signature[name]
+        for name, usual in (("position_stride", 1), ("position_offset", 0))
+        if signature.get(name, usual) != usual
+    }
+    changed.update(
+        (name, value)
+        for name, value in signature["overrides"].items()
+        if name.removeprefix("decoder_") not in changed
+    )
+    if changed:
+        label += f" [{', '.join(f'{name}={value}' for name, value in changed.items())}]"
+    for name in ("architecture", "size", "updates", "seed"):
+        if len({other["signature"][name] for other in lines}) > 1:
+            label += f", {results.short({name: signature[name]})}"
     return label
 
 
@@ -237,7 +250,7 @@ def _show(rows, windows):
         for window in windows:
             table.add_column(f"{window:,}", justify="right")
         for label, row in rows.items():
-            table.add_row(label, *_cells(row, windows, unit))
+            table.add_row(Text(label), *_cells(row, windows, unit))
         Console(width=None if sys.stdout.isatty() else 100).print(table)
     for reason in _reasons(rows):
         print(f"undefined for {reason}")

@@ -34,7 +34,10 @@ class Results:
         self.path = Path(path) if path else None
         if self.path and self.path.is_dir():
             raise UserError(f"--results-path {path} is a folder; name a file")
-        self.lines = read(self.path) if self.path and self.path.exists() else []
+        if self.path:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.open("ab").close()  # fails here rather than after the work
+        self.lines = read(self.path) if self.path else []
 
     def find(self, signature: dict) -> Optional[dict]:
         """The result with just this signature, if it was measured before."""
@@ -46,10 +49,14 @@ class Results:
         result = _plain(result)
         self.lines.append(result)
         if self.path:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            line = json.dumps(result, ensure_ascii=False, allow_nan=False) + "\n"
-            with open(self.path, "ab", buffering=0) as file:
-                file.write(line.encode())
+            line = json.dumps(result, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+            with open(self.path, "r+b", buffering=0) as file:
+                end = file.seek(0, os.SEEK_END)
+                if end and os.pread(file.fileno(), 1, end - 1) != b"\n":
+                    line = b"\n" + line
+                if file.write(line) < len(line):
+                    file.truncate(end)
+                    raise UserError(f"there is no room for a result in {self.path}")
                 os.fsync(file.fileno())
 
 

@@ -88,6 +88,7 @@ def score(
             of_token[window.first : window.stop] = loss[-(window.stop - window.first) :]
         advance(sum(window.stop - window.first for window in batch))
     _refuse_non_finite(of_token)
+    _refuse_non_finite(of_position)
     return Losses(
         of_token,
         of_position[: length * bool(disjoint)] / max(disjoint, 1),
@@ -127,11 +128,11 @@ def _losses(model, rows, wanted, targets):
     return torch.cat(losses)
 
 
-def _refuse_non_finite(of_token):
-    bad = (~of_token.isfinite()).nonzero()
+def _refuse_non_finite(losses):
+    bad = (~losses.isfinite()).nonzero()
     if len(bad):
         raise UserError(
-            f"{len(bad)} of {len(of_token)} tokens have no finite loss, the first one token "
-            f"{bad[0].item()} of the text ({of_token[bad[0]].item()}): the model is broken, "
-            "or the precision too low for it"
+            f"{len(bad)} of {len(losses)} tokens have no finite loss, the first one token "
+            f"{bad[0].item()} ({losses[bad[0]].item()}): the model is broken, or the "
+            "precision too low for it"
         )

@@ -50,12 +50,13 @@ def read(folder, split: str, dictionary) -> Text:
     tokens = torch.cat(lines).long()
     found = manifest.read(folder)
     documents, words = [len(tokens)], None
+    sha256 = manifest.binary_sha256(folder, split)
     if found is not None:
         described = found.splits.get(split)
-        if described is None or sum(described.documents) != len(lines):
+        if found.binaries.get(split) != sha256 or sum(described.documents) != len(lines):
             raise UserError(
-                f"{folder}/{manifest.NAME} does not describe {binary.name}, which has "
-                f"{len(lines)} lines; prepare the corpus again"
+                f"{folder}/{manifest.NAME} does not describe {binary.name}; prepare the "
+                "corpus again"
             )
         documents = _count_tokens(lines, described.documents)
         words = described.scored_words
@@ -66,8 +67,9 @@ def read(folder, split: str, dictionary) -> Text:
         {
             "corpus": found.corpus if found is not None else None,
             "split": split,
-            "sha256": hashlib.sha256(binary.read_bytes() + index.read_bytes()).hexdigest(),
-            "documents": len(documents),
+            "sha256": sha256,
+            "words": words,
+            "documents": hashlib.sha256(str(documents).encode()).hexdigest(),
         },
     )
 

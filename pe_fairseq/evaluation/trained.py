@@ -9,9 +9,11 @@ from typing import Any, Optional
 import fairseq
 import torch
 from fairseq import checkpoint_utils
+from omegaconf import open_dict
 
 import pe_fairseq
 
+from ..compat.checkpoints import task_is_built
 from ..errors import UserError
 from ..models import stock
 from ..models.decoder import PositionDecoder
@@ -71,14 +73,20 @@ def load(path, data, overrides=None, precision="float32", cpu=False) -> Trained:
     """
     if not Path(path).is_file():
         raise UserError(f"there is no checkpoint {path}")
+    if ":" in str(data):
+        raise UserError(f"fairseq takes the ':' in {data} for a list of folders; rename it")
     if not Path(data, "dict.txt").is_file():
         raise UserError(
             f"there is no dict.txt in {data}; give the folder of the binarised data"
         )
-    state = checkpoint_utils.load_checkpoint_to_cpu(
-        str(path), {**(overrides or {}), "data": str(data)}
-    )
+    token = task_is_built.set(True)  # of the task no key but the data may change
+    try:
+        state = checkpoint_utils.load_checkpoint_to_cpu(str(path), overrides)
+    finally:
+        task_is_built.reset(token)
     cfg = state["cfg"]
+    with open_dict(cfg):
+        cfg.task.data = str(data)
     if getattr(cfg.task, "_name", None) != "language_modeling":
         raise UserError(f"{path} is no language model: its task is {cfg.task._name}")
     if cfg.task.add_bos_token:
@@ -86,13 +94,25 @@ def load(path, data, overrides=None, precision="float32", cpu=False) -> Trained:
             f"{path} was trained with --add-bos-token, which gives every window a first token "
             "of its own; that is not served here"
         )
+    if cfg.task.output_dictionary_size >= 0:
+        raise UserError(
+            f"{path} was trained with --output-dictionary-size; it is not served here"
+        )
     [model], _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], state=state)
+    if precision != "float32" and model.decoder.adaptive_softmax is not None:
+        raise UserError(
+            f"an adaptive softmax in {precision} gives log-probabilities of that precision; "
+            "use float32"
+        )
     device = "cuda" if torch.cuda.is_available() and not cpu else "cpu"
     model = model.to(device=device, dtype=PRECISIONS[precision]).eval()
     about = {
         "scheme": _scheme(model, cfg),
         "architecture": cfg.model._name,
+        "size": _size(cfg.model),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "train_length": cfg.task.tokens_per_sample,
+        "sample_break_mode": str(cfg.task.sample_break_mode),
         "seed": cfg.common.seed,
         "updates": _updates(state),
         "overrides": overrides or {},
@@ -129,6 +149,13 @@ def _scheme(model, cfg):
     raise UserError(
         f"the checkpoint is a '{cfg.model._name}'; only the models of pe-fairseq and "
         "fairseq's transformer_lm are served"
+    )
+
+
+def _size(model):
+    return (
+        f"{model.decoder_layers} layers of {model.decoder_embed_dim}, "
+        f"{model.decoder_attention_heads} heads, ffn {model.decoder_ffn_embed_dim}"
     )
 
 

@@ -3,13 +3,16 @@
 import argparse
 import os
 import pickle
+import shutil
 import zipfile
+from pathlib import Path
 
 import numpy
 import pytest
 import torch
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
+from fairseq.file_io import PathManager
 from omegaconf import OmegaConf
 
 from pe_fairseq.compat import checkpoints
@@ -192,3 +195,21 @@ def test_a_state_is_broadcast_without_trust(monkeypatch):
     )
     received = distributed_utils._broadcast_object_slow(None, 0, None, torch.device("cpu"))
     assert received == state
+
+
+def test_a_copy_that_stops_half_way_leaves_the_checkpoint_that_was_there(tmp_path, monkeypatch):
+    source, target = tmp_path / "best.pt", tmp_path / "last.pt"
+    source.write_text("new")
+    target.write_text("old")
+
+    def stop_half_way(source, target):
+        Path(target).write_text("n")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfile", stop_half_way)
+        with pytest.raises(KeyboardInterrupt):
+            PathManager.copy(str(source), str(target), overwrite=True)
+    assert target.read_text() == "old"
+    assert PathManager.copy(str(source), str(target), overwrite=True)
+    assert target.read_text() == "new"

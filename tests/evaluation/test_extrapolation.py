@@ -125,7 +125,11 @@ def test_documents_and_words(trained, documented, data, tmp_path):
     words = 1000 + 60
     assert apart["words"] == words
     assert apart["perplexity_per_word"] == pytest.approx(math.exp(apart["nats"] / words))
-    assert apart["signature"]["data"]["documents"] == 3
+    write_manifest(documented, [13, 2, 45], words=500)
+    other = measure(trained, documented, tmp_path / "apart", "--lengths", "64")[-1]
+    assert other["words"] == 560 and other["nats"] != apart["nats"], (
+        "an old result is not taken"
+    )
 
 
 def test_the_same_tokens_at_every_length(trained, documented, tmp_path):
@@ -170,6 +174,13 @@ def test_a_result_is_not_measured_twice(trained, data, tmp_path, monkeypatch):
     before = measure(trained, data, path, "--lengths", "16,32")
     monkeypatch.setattr(scoring, "score", None)
     assert measure(trained, data, path, "--lengths", "16,32") == before
+
+
+def test_a_result_begins_a_line_of_its_own(trained, data, tmp_path):
+    path = tmp_path / "r"
+    measure(trained, data, path, "--lengths", "16")
+    path.write_text(path.read_text().rstrip("\n"))
+    assert len(measure(trained, data, path, "--lengths", "16,32")) == 2
 
 
 def test_the_signature_names_what_made_the_number(trained, data, tmp_path):
@@ -229,6 +240,8 @@ def test_memory_is_bounded(trained, data, monkeypatch):
         (["--mode", "blocks", "--stride", "4"], "--stride"),
         (["--gen-subset", "nowhere"], "nowhere"),
         (["--model-overrides", "{'decoder_positoin_stride': 2}"], "decoder_position_stride"),
+        (["--model-overrides", "{'tokens_per_sample': 8, 'seed': 2}"], "takes no"),
+        (["--lengths", "1000000000000"], "too long"),
     ],
 )
 def test_bad_arguments(trained, data, capsys, arguments, message):
@@ -247,11 +260,18 @@ def test_bad_files(trained, data, documented, tmp_path):
             load(checkpoint, folder)
     write_manifest(documented, [13, 46])
     dictionary = checkpoint_utils.load_model_ensemble_and_task([str(trained)])[2].dictionary
-    with pytest.raises(UserError, match="does not describe test.bin, which has 60 lines"):
+    with pytest.raises(UserError, match="does not describe test.bin"):
+        text.read(documented, "test", dictionary)
+    write_manifest(documented, [13, 1, 46])
+    shutil.copy(data / "valid.bin", documented / "test.bin")
+    shutil.copy(data / "valid.idx", documented / "test.idx")
+    with pytest.raises(UserError, match="does not describe test.bin"):
         text.read(documented, "test", dictionary)
     (documented / "manifest.json").write_text("{}")
     with pytest.raises(UserError, match="no manifest"):
         text.read(documented, "test", dictionary)
+    with pytest.raises(OSError):
+        results.Results(trained / "below_a_file.jsonl")
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"signature": {"measure": "extrapolation"}}\n{"signa')
     with pytest.raises(UserError, match="line 2"):

@@ -65,10 +65,23 @@ def test_a_learned_table_is_undefined_beyond_its_end(trained_learned, data, tmp_
     assert "undefined" in capsys.readouterr().out
 
 
+def test_the_control_of_a_model_trained_with_a_stride_has_that_stride(train, data, tmp_path):
+    folder, _ = train(tmp_path / "4", "--decoder-position-stride", 4)
+    found = measure(
+        folder / "checkpoint_last.pt", data, tmp_path / "r", "--strides", "2", "--offsets", "32"
+    )
+    assert set(found) == {(8, 0, 32), (4, 0, 32), (4, 32, 32)}
+
+
 def test_refusals(trained, stock_checkpoint, data, capsys):
     for arguments, message in (
         ([trained, data, "--strides", "128"], "stride 128 leaves no window"),
         ([trained, data, "--offsets", "-1"], "-1 must be 0 or more"),
+        ([trained, data, "--offsets", "20000000"], "must stay below"),
+        (
+            [trained, data, "--model-overrides", "{'decoder_position_stride': 2}"],
+            "--strides and --offsets say the ids",
+        ),
         ([stock_checkpoint, data], "pe-fairseq convert"),
     ):
         with pytest.raises(SystemExit) as error:

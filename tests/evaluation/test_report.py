@@ -14,6 +14,9 @@ SIGNATURE = {
     "window": 128,
     "stride": 64,
     "scheme": "alibi",
+    "architecture": "pe_lm",
+    "size": "4 layers of 128",
+    "updates": 400,
     "train_length": 128,
     "seed": 1,
     "overrides": {},
@@ -66,13 +69,34 @@ def test_table_csv_and_plot(tmp_path, capsys):
 def test_several_models_of_a_scheme_have_rows_of_their_own(tmp_path):
     report.write([*RESULTS, line(101.0, checkpoint="d" * 64, seed=2)], tmp_path)
     markdown = (tmp_path / "extrapolation.md").read_text()
-    assert "`alibi, seed 1 (aaaaaaaa)` | 100.00" in markdown
-    assert "`alibi, seed 2 (dddddddd)` | 101.00" in markdown
+    assert "`alibi, seed:1` | 100.00" in markdown
+    assert "`alibi, seed:2` | 101.00" in markdown
 
 
-def test_overrides_are_named(tmp_path):
+def test_what_the_label_does_not_tell_apart_is_told_by_the_checkpoint(tmp_path):
+    report.write([*RESULTS, line(101.0, checkpoint="d" * 64)], tmp_path)
+    markdown = (tmp_path / "extrapolation.md").read_text()
+    assert "`alibi, checkpoint:aaaaaaaa` | 100.00" in markdown
+    assert "`alibi, checkpoint:dddddddd` | 101.00" in markdown
+
+
+@pytest.mark.parametrize(
+    ("changes", "label"),
+    [
+        ({"updates": 800}, "alibi, updates:800"),
+        ({"size": "2 layers of 64"}, "alibi, size:2 layers of 64"),
+        ({"position_stride": 4}, "alibi [position_stride=4]"),
+    ],
+)
+def test_models_that_differ_in_more_than_the_scheme_say_so(tmp_path, changes, label):
+    report.write([*RESULTS, line(101.0, checkpoint="d" * 64, **changes)], tmp_path)
+    assert f"`{label}` | 101.00" in (tmp_path / "extrapolation.md").read_text()
+
+
+def test_overrides_are_named(tmp_path, capsys):
     overrides = {"decoder_position_beyond": "clamp"}
     report.write([*RESULTS, line(99.0, scheme="learned", overrides=overrides)], tmp_path)
+    assert "learned [decoder_position_beyond=clamp]" in capsys.readouterr().out
     assert (
         "`learned [decoder_position_beyond=clamp]` | 99.00"
         in (tmp_path / "extrapolation.md").read_text()
@@ -92,6 +116,12 @@ def test_overrides_are_named(tmp_path):
 def test_what_does_not_compare_is_refused(tmp_path, changes, message):
     with pytest.raises(UserError, match=f"do not compare.*{message}"):
         report.write([*RESULTS, line(1.0, **changes)], tmp_path)
+
+
+def test_a_result_of_another_version(tmp_path):
+    (tmp_path / "r.jsonl").write_text('{"signature": {"measure": "extrapolation"}}\n')
+    with pytest.raises(SystemExit, match="has no 'mode'"):
+        report.main([str(tmp_path / "r.jsonl"), "--out", str(tmp_path)])
 
 
 def test_no_results(tmp_path):

@@ -1,12 +1,13 @@
 """The scripts of examples/wikitext, on the first lines of WikiText-2."""
 
-import json
 import lzma
 import re
 import sys
 from pathlib import Path
 
 import pytest
+
+from pe_fairseq.corpus import manifest
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "wikitext"
 PATH = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
@@ -31,9 +32,10 @@ def prepared(source, program, tmp_path_factory):
 
 
 def test_the_manifest_says_what_was_prepared(source, prepared):
-    manifest = json.loads((prepared / "manifest.json").read_text())
+    split = manifest.read(prepared).splits["test"]
     text = (source / "wiki.test.tokens").read_text()
-    assert str(len(text.split()) + text.count("\n")) in json.dumps(manifest)
+    assert split.scored_words == len(text.split()) + text.count("\n")
+    assert sum(split.documents) == text.count("\n")
 
 
 def test_a_second_time_changes_nothing(source, prepared, program):
