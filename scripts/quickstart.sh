@@ -53,6 +53,7 @@ if ! command -v pe-fairseq >/dev/null || ! command -v python >/dev/null; then
     fi
     stage "environment"
     . scripts/environment.sh
+    environment=$PWD/.venv
 fi
 
 # fairseq would start a process on each GPU that it sees
@@ -65,7 +66,8 @@ train=(
     --optimizer adam --adam-betas "(0.9, 0.98)" --clip-norm 1
     --lr 5e-3 --lr-scheduler cosine --warmup-updates 80 --warmup-init-lr 1e-7
     --tokens-per-sample 128 --max-tokens 2048 --max-update 400 --seed 1
-    --no-epoch-checkpoints --save-interval-updates 250 --keep-interval-updates 1
+    --no-epoch-checkpoints --save-interval-updates 50 --keep-interval-updates 1
+    --max-valid-steps 10
     --log-interval 10 "$@"
 )
 mkdir -p "$out"
@@ -110,3 +112,6 @@ done
 stage "report"
 run python scripts/report_extrapolation.py "${results[@]}" --out "$out"
 stage "done"
+if [[ -n ${environment:-} ]]; then
+    echo "for fairseq-train, pe-fairseq and the other commands: . $environment/bin/activate"
+fi

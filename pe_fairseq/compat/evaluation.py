@@ -10,6 +10,7 @@ perplexity of what is left, and exits 0. An empty split fails where it is mapped
 import contextvars
 import os
 
+import numpy
 from fairseq import utils
 from fairseq.data import data_utils
 from fairseq.distributed import utils as distributed_utils
@@ -70,6 +71,14 @@ def _filter(stock_filter):
 
 def _batches(stock_batches):
     def batch_by_size(indices, *args, **kwargs):
+        sizes, most = kwargs.get("num_tokens_vec"), kwargs.get("max_tokens")
+        longest = numpy.max(sizes, initial=0) if sizes is not None else 0
+        if most is not None and 0 < most < longest:
+            # stock fails on it with an IndexError
+            raise UserError(
+                f"a block or sentence has {longest} tokens and a batch takes {most}; raise "
+                "--max-tokens"
+            )
         try:
             batches = list(stock_batches(indices, *args, **kwargs))
         except AssertionError as error:

@@ -105,8 +105,13 @@ def numbers(minimum):
 def progress(label: str, total: int):
     """A bar on standard error, where that is a terminal; yields the function to advance it."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    console = Console(stderr=True)
     with Progress(
-        *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True
+        *columns,
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
     ) as bar:
         task = bar.add_task(label, total=total)
         yield lambda count: bar.advance(task, count)
@@ -199,7 +204,7 @@ class Evaluation:
         nats = losses.of_token.sum().item()
         return {
             "tokens": tokens,
-            "words": words,
+            "words_and_lines": words,
             "nats": nats,
             "perplexity_per_token": _perplexity(nats, tokens),
             "perplexity_per_word": _perplexity(nats, words) if words else None,

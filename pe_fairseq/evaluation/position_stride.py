@@ -94,7 +94,7 @@ def _settings(own, train_length, options):
 
 def _show(pairs):
     first = pairs[0][0]["signature"]
-    per = "word" if any(control.get("words") for _, control in pairs) else "token"
+    per = "word" if any(control.get("words_and_lines") for _, control in pairs) else "token"
     table = Table(
         title=f"{first['scheme']}, trained at {first['train_length']} tokens: ppl per {per}"
     )

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import ScalarFormatter
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -66,9 +67,9 @@ def _rows(lines):
     if not wanted:
         raise UserError("the files hold no result of eval_extrapolation.py")
     for name in EQUAL:
-        found = {str(line["signature"][name]) for line in wanted}
+        found = sorted({results.short({name: line["signature"][name]}) for line in wanted})
         if len(found) > 1:
-            raise UserError(f"the results do not compare: {name} is {' and '.join(found)}")
+            raise UserError(f"the results do not compare: {' and '.join(found)}")
     labels = [_label(line, wanted) for line in wanted]
     checkpoints = {}
     for label, line in zip(labels, wanted):
@@ -122,7 +123,11 @@ def _windows(rows):
 def _units(rows):
     """What perplexities are per: tokens, and words where the data says how many there are."""
     lines = [line for row in rows.values() for line in row.values() if "undefined" not in line]
-    return ("token", "word") if lines and all(line["words"] for line in lines) else ("token",)
+    return (
+        ("token", "word")
+        if lines and all(line["words_and_lines"] for line in lines)
+        else ("token",)
+    )
 
 
 def _cells(row, windows, unit):
@@ -185,7 +190,7 @@ def _csv(rows):
         "perplexity_per_word",
         "perplexity_per_token",
         "tokens",
-        "words",
+        "words_and_lines",
         "nats",
         "tokens_in_full_windows",
     )
@@ -220,8 +225,11 @@ def _plot(rows, windows):
     by_window.set_xscale("log", base=2)
     by_window.set_xticks(list(windows), [f"{window:,}" for window in windows])
     by_window.set_yscale("log")
-    by_window.yaxis.set_major_formatter("{x:,.0f}")
-    by_window.yaxis.set_minor_formatter("{x:,.0f}")
+    for set_formatter in (
+        by_window.yaxis.set_major_formatter,
+        by_window.yaxis.set_minor_formatter,
+    ):
+        set_formatter(ScalarFormatter(useOffset=False))
     by_window.set_xlabel("window length (tokens); dotted: training length")
     by_window.set_ylabel("perplexity per token")
     by_window.legend()

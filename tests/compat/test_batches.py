@@ -22,6 +22,9 @@ def test_the_last_batch_stays(samples, vector):
     assert all(len(batch) <= 9 for batch in batches)
 
 
-def test_a_sample_longer_than_a_batch_is_one_line():
+@pytest.mark.parametrize("sizes", [None, numpy.full(3, 10), numpy.array([1, 10, 1])])
+def test_a_sample_longer_than_a_batch_is_one_line(sizes):
     with pytest.raises(UserError, match="raise --max-tokens"):
-        data_utils.batch_by_size(numpy.arange(3), lambda index: 10, max_tokens=9)
+        data_utils.batch_by_size(
+            numpy.arange(3), lambda index: 10, num_tokens_vec=sizes, max_tokens=9
+        )

@@ -123,11 +123,11 @@ def test_documents_and_words(trained, documented, data, tmp_path):
     assert whole["nats"] != apart["nats"]
     assert whole["perplexity_per_word"] is None
     words = 1000 + 60
-    assert apart["words"] == words
+    assert apart["words_and_lines"] == words
     assert apart["perplexity_per_word"] == pytest.approx(math.exp(apart["nats"] / words))
     write_manifest(documented, [13, 2, 45], words=500)
     other = measure(trained, documented, tmp_path / "apart", "--lengths", "64")[-1]
-    assert other["words"] == 560 and other["nats"] != apart["nats"], (
+    assert other["words_and_lines"] == 560 and other["nats"] != apart["nats"], (
         "an old result is not taken"
     )
 

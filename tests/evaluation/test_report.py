@@ -33,7 +33,7 @@ def line(perplexity=None, **changes):
     return {
         **result,
         "tokens": 100,
-        "words": 80,
+        "words_and_lines": 80,
         "nats": 1.0,
         "perplexity_per_token": perplexity / 2,
         "perplexity_per_word": perplexity,
