@@ -9,6 +9,7 @@ from .. import logs, user_dir
 from . import (
     checkpoints,
     commands,
+    data_threads,
     distributed,
     evaluation,
     memory,
@@ -26,6 +27,7 @@ def apply():
         memory,
         numpy_names,
         checkpoints,
+        data_threads,
         distributed,
         precision,
         evaluation,
