@@ -16,10 +16,8 @@ import os
 import platform
 import re
 import signal
-import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 import zlib
 from pathlib import Path
@@ -32,8 +30,6 @@ PUBLISHED = {
     "WikiText-103": {"train": 103_227_021, "valid": 217_646, "test": 245_569},
     "WikiText-2": {"train": 2_088_628, "valid": 217_646, "test": 245_569},
 }
-
-MAX_WORKERS = 8
 
 
 class PrepareError(Exception):
@@ -75,6 +71,9 @@ def prepare(source, dest):
     if is_prepared(dest):
         return
     libraries = versions()
+    from pe_fairseq.corpus.preprocess import binarise
+    from pe_fairseq.errors import UserError
+
     openers = find_splits(source)
     dest.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{dest.name}-", dir=dest.parent) as work:
@@ -84,7 +83,10 @@ def prepare(source, dest):
         for split, (name, opener) in openers.items():
             files[split] = {"file": name, **copy(name, opener, text / f"{split}.tokens")}
         corpus = check_counts(files)
-        binarise(text, binary)
+        try:
+            binarise({split: text / f"{split}.tokens" for split in SPLITS}, binary)
+        except UserError as error:
+            raise PrepareError(str(error)) from error
         write_manifest(binary, corpus, files, libraries, text)
         os.rename(binary, dest)
     print(f"wrote {dest}")
@@ -267,30 +269,6 @@ def check_counts(files):
         file=sys.stderr,
     )
     return "unknown"
-
-
-def binarise(text, binary):
-    """Run fairseq-preprocess on the three files in ``text``."""
-    workers = min(os.cpu_count() or 1, MAX_WORKERS)
-    print(f"binarising with {workers} workers", flush=True)
-    start = time.monotonic()
-    command = [
-        *(sys.executable, "-m", "fairseq_cli.preprocess", "--only-source"),
-        *("--destdir", str(binary), "--workers", str(workers)),
-    ]
-    for split in SPLITS:
-        command += [f"--{split}pref", str(text / f"{split}.tokens")]
-    # a session of its own, so that its worker processes can be ended with it
-    process = subprocess.Popen(command, start_new_session=True)
-    try:
-        status = process.wait()
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        raise
-    if status:
-        raise PrepareError(f"fairseq-preprocess failed with status {status}")
-    print(f"binarised in {time.monotonic() - start:.0f} s")
 
 
 if __name__ == "__main__":

@@ -4,9 +4,6 @@ import hashlib
 import importlib.metadata
 import os
 import platform
-import signal
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
@@ -23,8 +20,7 @@ from rich.table import Table
 import pe_fairseq
 
 from ..errors import UserError
-from ..user_dir import package_dir
-from . import manifest, pieces, progress
+from . import manifest, pieces, preprocess, progress
 
 MODEL = "sentencepiece.model"
 SPLITS = ("train", "valid", "test")
@@ -33,8 +29,6 @@ FILES = (
     MODEL,
     *(f"{split}.{ending}" for split in SPLITS for ending in ("txt", "bin", "idx")),
 )
-# more than there may be cores: the first has its share to do when the others are done
-WORKERS = 8
 
 
 @dataclass(frozen=True)
@@ -92,7 +86,7 @@ def build(
         for split in SPLITS:
             _write(_lines(splits[split]), folder / f"{split}.txt")
         model, counts = _cut(splits, vocabulary, folder, cut)
-        _binarise(cut, folder)
+        preprocess.binarise({split: cut / split for split in SPLITS}, folder, cut / "dict.txt")
         for split in SPLITS:
             _check_binary(folder / split, vocabulary, described[split], counts[split])
         manifest.Manifest(
@@ -179,35 +173,6 @@ def _cut(splits, vocabulary, folder, cut):
         if split == "train":
             pieces.write_dictionary(processor, occurrences, cut / "dict.txt")
     return model, found
-
-
-def _binarise(cut, folder):
-    """Run fairseq-preprocess on the pieces."""
-    command = [
-        *(sys.executable, "-m", "fairseq_cli.preprocess", "--user-dir", str(package_dir())),
-        *("--only-source", "--srcdict", str(cut / "dict.txt"), "--destdir", str(folder)),
-        *("--workers", str(WORKERS)),
-    ]
-    for split in SPLITS:
-        command += [f"--{split}pref", str(cut / split)]
-    log = cut / "output"
-    with progress.during("binarising"), log.open("wb") as output:
-        # a session of its own, so that its worker processes can be ended with it
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            status = process.wait()
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            raise
-    if status:
-        said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        raise UserError(
-            f"fairseq-preprocess failed with status {status}: {said[-1] if said else ''}"
-        )
-    (folder / "preprocess.log").unlink()
 
 
 def _check_binary(prefix, vocabulary, split, count):
