@@ -1,5 +1,6 @@
-"""How tokens attend. Imports torch only."""
+"""How tokens attend. Imports torch and positions only."""
 
-from .softmax import softmax_attention, visible_keys
+from .plain import visible_keys
+from .softmax import softmax_attention
 
 __all__ = ["softmax_attention", "visible_keys"]

@@ -1,110 +1,196 @@
-"""Softmax attention (Vaswani et al. 2017, eq. 1).
+"""Softmax attention (Vaswani et al. 2017, eq. 1) with any position scheme.
 
-    output_i = Σ_j softmax_j(q_i · k_j / √head_dim + b_ij) v_j
+    output_i = Σ_j softmax_j(q_i · k_j / √head_dim + score_ij) (v_j + value_ij)
 
-over the keys j that query i may see; positions may add scores b and, to the output, what
-they make of the weights. Shapes: query ``(batch, heads, query_len,
-head_dim)``, key and value ``(batch, heads, key_len, head_dim)``. Where query_len is
-less than key_len, the queries are the last query_len positions of the keys.
+over the keys j that query i may see; score and value are what positions add by the distance
+of i and j. Shapes: query ``(batch, heads, query_len, head_dim)``, key and value ``(batch,
+heads, key_len, head_dim)``. Where query_len is less than key_len, the queries are the last
+query_len positions of the keys.
+
+Several ways lead to the same output, chosen by what the scheme declares and the call needs
+(``LOGLEVEL=DEBUG`` tells which and why): torch's fused kernels where nothing is added; where
+positions add by distance, blocks of queries, or tables for one query; and the plain formula.
 """
 
-from typing import Callable, Optional, Tuple
+import functools
+import logging
+from typing import Optional, Tuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..positions import LayerPositions, Relative
+from ..positions.ids import count_tokens
+from .blocked import DistanceTerms, blocked_attention
+from .one_query import Tables, longest_served, one_query_attention
+from .plain import plain_attention, visible_keys
 
-def visible_keys(
-    query_len: int,
-    key_len: int,
-    causal: bool,
-    key_padding_mask: Optional[Tensor],
-    device=None,
-) -> Optional[Tensor]:
-    """Which keys each query may see, or None where it sees all of them.
+logger = logging.getLogger(__name__)
 
-    A query always sees its own position, so that the rows of padding tokens, which
-    may see no other, stay finite; nothing reads them.
-
-    Args:
-        causal: hide keys that come after the query.
-        key_padding_mask: ``(batch, key_len)``, True at padding, or None.
-
-    Returns:
-        bool ``(1 or batch, 1, query_len, key_len)``, True where a key is seen.
-    """
-    first = key_len - query_len
-    seen = None
-    if causal and query_len > 1:
-        seen = torch.ones(query_len, key_len, dtype=torch.bool, device=device)
-        seen = seen.tril(first)[None, None]
-    if key_padding_mask is not None:
-        own = torch.eye(query_len, key_len, dtype=torch.bool, device=device)
-        real = ~key_padding_mask[:, None, None, :]
-        seen = (real if seen is None else seen & real) | own.roll(first, dims=1)
-    return seen
+FUSED = "torch's fused kernels"
+BLOCKED = "blocks of queries"
+ONE_QUERY = "tables for one query"
+PLAIN = "the plain formula"
 
 
 def softmax_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
+    positions: Optional[LayerPositions] = None,
+    term_query: Optional[Tensor] = None,
     *,
+    stride: int = 1,
     causal: bool = False,
     key_padding_mask: Optional[Tensor] = None,
     attn_mask: Optional[Tensor] = None,
-    value_term: Optional[Callable[[Tensor], Tensor]] = None,
     dropout: float = 0.0,
     need_weights: bool = False,
+    kept: Optional[dict] = None,
 ) -> Tuple[Tensor, Optional[Tensor]]:
-    """Attend, by torch's fused kernels unless the weights themselves are needed.
+    """Attend in the fastest way that serves the call.
 
     Args:
+        positions: what a layer adds by distance, or None.
+        term_query: the queries that ``positions`` sees, before any rotation:
+            ``(batch, heads, query_len, head_dim)``; None for ``query``.
+        stride: the distance of neighbouring tokens.
         causal: a query sees no key after its own position.
         key_padding_mask: bool ``(batch, key_len)``, True at padding, or None.
-        attn_mask: scores b, added, broadcastable to
-            ``(batch, heads, query_len, key_len)``, or None.
-        value_term: maps the weights after dropout ``(batch, heads, query_len, key_len)``
-            to what is added to the output, or None.
+        attn_mask: scores to add, broadcastable to ``(batch, heads, query_len, key_len)``,
+            or None.
         dropout: probability of dropping an attention weight.
         need_weights: also return the weights, before dropout.
+        kept: a dict that comes with every call of one incremental decoding, for what can be
+            made once; None otherwise.
 
     Returns:
         output ``(batch, heads, query_len, head_dim)``, and the weights
         ``(batch, heads, query_len, key_len)`` in float32 or wider, or None.
     """
+    if positions is not None and not positions.terms:
+        positions = None
+    if term_query is None:
+        term_query = query
+    way, reason = _choose(query, positions, key_padding_mask, attn_mask, dropout, need_weights)
+    if way == BLOCKED and _decodes(query, positions, causal, dropout, kept):
+        way = ONE_QUERY
+    _tell(way, reason, str(query.device))
+    masks = {"causal": causal, "key_padding_mask": key_padding_mask}
+    if way == FUSED:
+        return _fused(query, key, value, attn_mask=attn_mask, dropout=dropout, **masks), None
+    if way == BLOCKED:
+        terms = _distance_terms(positions, term_query, key.size(2), stride, causal)
+        return blocked_attention(query, key, value, terms, dropout=dropout, **masks), None
+    if way == ONE_QUERY:
+        tables = _tables(kept, positions, term_query, key.size(2), stride)
+        return one_query_attention(
+            query, key, value, term_query, tables, key_padding_mask=key_padding_mask
+        ), None
+    relative = None
+    if positions is not None:
+        counts = count_tokens(key.size(2), key_padding_mask, query.device)
+        relative = Relative.of(counts, query.size(2), stride)
+    output, weights = plain_attention(
+        query,
+        key,
+        value,
+        positions,
+        relative,
+        term_query,
+        attn_mask=attn_mask,
+        dropout=dropout,
+        **masks,
+    )
+    return output, weights if need_weights else None
+
+
+def _choose(query, positions, padding, attn_mask, dropout, need_weights):
+    """The way to go, and why."""
+    if need_weights:
+        return PLAIN, "the weights are asked for"
+    if positions is None:
+        # with dropout, the fused kernels drop the weights that stock fairseq drops
+        if padding is None or dropout or attn_mask is not None:
+            return FUSED, "positions add nothing"
+        if query.device.type != "cpu" or query.size(2) == 1:
+            return FUSED, "positions add nothing"
+        return BLOCKED, "torch's fused CPU kernels are slower with a mask"
+    if attn_mask is not None:
+        return PLAIN, "scores are given beside those of positions"
+    if not positions.by_distance:
+        return PLAIN, "positions add more than a number or a vector per distance"
+    if padding is not None and _has_gaps(padding):
+        return PLAIN, "padding stands between the real tokens of a row"
+    return BLOCKED, "positions add by distance"
+
+
+def _decodes(query, positions, causal, dropout, kept):
+    """True for a step of incremental decoding, which needs no gradient."""
+    return (
+        kept is not None
+        and positions is not None
+        and causal
+        and not dropout
+        and query.size(2) == 1
+        and not torch.is_grad_enabled()
+    )
+
+
+def _tables(kept, positions, query, key_len, stride):
+    """The tables in ``kept``, made anew when the prefix has outgrown them."""
+    tables = kept.get("tables")
+    if tables is None or tables.longest < key_len:
+        longest = longest_served(key_len)
+        terms = _distance_terms(positions, query, longest, stride, causal=True)
+        tables = kept["tables"] = Tables.of(terms, longest)
+    return tables
+
+
+@functools.cache
+def _tell(way, reason, device):
+    """Once for every choice."""
+    logger.debug("softmax attention by %s on %s: %s", way, device, reason)
+
+
+def _has_gaps(padding):
+    """True where padding ``(batch, key_len)`` stands between real tokens of a row."""
+    real = ~padding
+    begins = real[:, :1].sum(1) + (real[:, 1:] & padding[:, :-1]).sum(1)
+    return bool((begins > 1).any())
+
+
+def _fused(query, key, value, *, causal, key_padding_mask, attn_mask, dropout):
+    """torch's ``scaled_dot_product_attention``."""
     query_len, key_len = query.size(2), key.size(2)
-    if (
-        causal
-        and query_len == key_len
-        and key_padding_mask is None
-        and attn_mask is None
-        and value_term is None
-        and not need_weights
-    ):
+    if causal and query_len == key_len and key_padding_mask is None and attn_mask is None:
         return F.scaled_dot_product_attention(
             query, key, value, dropout_p=dropout, is_causal=True
-        ), None
-
-    seen = visible_keys(query_len, key_len, causal, key_padding_mask, query.device)
-    if not need_weights and value_term is None:
-        mask = seen if attn_mask is None else attn_mask.to(query.dtype)
-        if attn_mask is not None and seen is not None:
-            mask = mask.masked_fill(~seen, float("-inf"))
-        return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, dropout_p=dropout
-        ), None
-
-    wide = torch.promote_types(query.dtype, torch.float32)
-    scores = (query.to(wide) * query.size(-1) ** -0.5) @ key.to(wide).transpose(-2, -1)
+        )
+    mask = visible_keys(query_len, key_len, causal, key_padding_mask, query.device)
     if attn_mask is not None:
-        scores = scores + attn_mask
-    if seen is not None:
-        scores = scores.masked_fill(~seen, float("-inf"))
-    weights = scores.softmax(dim=-1)
-    kept = F.dropout(weights, p=dropout)
-    output = kept.to(value.dtype) @ value
-    if value_term is not None:
-        output = output + value_term(kept).to(value.dtype)
-    return output, weights if need_weights else None
+        attn_mask = attn_mask.to(query.dtype)
+        mask = attn_mask if mask is None else attn_mask.masked_fill(~mask, float("-inf"))
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+
+
+def _distance_terms(positions, query, key_len, stride, causal):
+    """What ``positions`` adds, for each distance that occurs."""
+    if positions is None:
+        return DistanceTerms()
+    bias = key_vectors = value_vectors = None
+    if positions.bias:
+        steps = torch.arange(1 - query.size(2), key_len, device=query.device)
+        bias = sum(term.per_distance(stride * steps) for term in positions.bias)
+    vectors = positions.vectors
+    if vectors is not None:
+        reach = key_len - 1
+        if vectors.clip is not None:
+            reach = min(reach, -(-vectors.clip // stride))
+        reach = max(reach, 1)
+        near = stride * torch.arange(0 if causal else -reach, reach + 1, device=query.device)
+        key_vectors = vectors.key_vectors(near)
+        if vectors.adds_to_values:
+            value_vectors = vectors.value_vectors(near)
+    return DistanceTerms(bias, query, key_vectors, value_vectors)

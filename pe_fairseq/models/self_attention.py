@@ -1,6 +1,5 @@
 """fairseq's self-attention module on our attention: same parameters, same states."""
 
-import functools
 from typing import Dict, Optional
 
 import torch
@@ -8,7 +7,7 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
 from ..attention import softmax_attention
-from ..positions import LayerPositions, PositionIds, Relative
+from ..positions import LayerPositions, PositionIds
 from ..positions.ids import count_tokens
 
 State = Dict[str, Dict[str, Optional[Tensor]]]
@@ -82,15 +81,11 @@ class SelfAttention(MultiheadAttention):
         v = self._split_heads(self.v_proj(query))
         state = self._get_input_buffer(incremental_state)
         padding = _all_padding(state, key_padding_mask, k)
-        relative, unturned = None, q
-        if self.positions is not None:
-            key_len = query_len + (state["prev_key"].size(2) if state else 0)
-            counts = count_tokens(key_len, padding, query.device)
-            if self.positions.rotation is not None:
-                ids = self.position_ids.of(counts[:, -query_len:])
-                q, k = self.positions.rotation(q, ids), self.positions.rotation(k, ids)
-            if self.positions.terms:
-                relative = Relative.of(counts, query_len, self.position_ids.stride)
+        term_query = q
+        if self.positions is not None and self.positions.rotation is not None:
+            held = state["prev_key"].size(2) if state else 0
+            prepared = self._prepare_rotation(held, query_len, padding, q, incremental_state)
+            q, k = self.positions.rotation(q, k, prepared)
         if state:
             k = torch.cat([state["prev_key"], k], dim=2)
             v = torch.cat([state["prev_value"], v], dim=2)
@@ -99,29 +94,40 @@ class SelfAttention(MultiheadAttention):
                 incremental_state,
                 {"prev_key": k, "prev_value": v, "prev_key_padding_mask": padding},
             )
-
-        scores, value_term = attn_mask, None
-        if relative is not None:
-            scores = self.positions.score(unturned, relative)
-            scores = scores if attn_mask is None else scores + attn_mask
-            if self.positions.adds_to_values:
-                value_term = functools.partial(self.positions.value, relative=relative)
+        kept = None
+        if incremental_state is not None and self.positions is not None:
+            kept = incremental_state.setdefault("tables", {}).setdefault(id(self), {})
         dropout = self.dropout_module
         output, weights = softmax_attention(
             q,
             k,
             v,
+            self.positions,
+            term_query,
+            stride=self.position_ids.stride,
             causal=self.causal and attn_mask is None,
             key_padding_mask=padding,
-            attn_mask=scores,
-            value_term=value_term,
+            attn_mask=attn_mask,
             dropout=dropout.p if self.training or dropout.apply_during_inference else 0.0,
             need_weights=need_weights or need_head_weights,
+            kept=kept,
         )
         output = output.permute(2, 0, 1, 3).reshape(query_len, batch, self.embed_dim)
         if weights is not None:
             weights = weights.transpose(0, 1) if need_head_weights else weights.mean(dim=1)
         return self.out_proj(output), weights
+
+    def _prepare_rotation(self, held, query_len, padding, like, incremental_state):
+        """What the rotation needs for the newest ``query_len`` tokens.
+
+        The layers of one step of incremental decoding share it.
+        """
+        shared = {} if incremental_state is None else incremental_state
+        if shared.get("rotation", (None, None))[0] != (held, query_len):
+            counts = count_tokens(held + query_len, padding, like.device)[:, held:]
+            prepared = self.positions.rotation.prepare(self.position_ids.of(counts))
+            shared["rotation"] = (held, query_len), prepared
+        return shared["rotation"][1]
 
     def _split_heads(self, x):
         """``(len, batch, embed_dim)`` to ``(batch, heads, len, head_dim)``."""

@@ -5,7 +5,7 @@ from typing import Callable, List, Optional
 import torch
 from torch import Tensor, nn
 
-from .relative import Relative
+from .relative import Relative, RelativeVectors, ScalarBias
 from .scheme import ModelSize, Scheme
 
 
@@ -21,6 +21,22 @@ class LayerPositions(nn.Module):
         super().__init__()
         self.rotation = rotation
         self.terms = nn.ModuleList(terms)
+
+    @property
+    def by_distance(self) -> bool:
+        """All that is added is a number or a vector per distance."""
+        return all(isinstance(term, (ScalarBias, RelativeVectors)) for term in self.terms)
+
+    @property
+    def bias(self) -> List[ScalarBias]:
+        """The terms that add one number per distance to the scores."""
+        return [term for term in self.terms if isinstance(term, ScalarBias)]
+
+    @property
+    def vectors(self) -> Optional[RelativeVectors]:
+        """The term that has a vector per distance, of which a scheme has at most one."""
+        found = (term for term in self.terms if isinstance(term, RelativeVectors))
+        return next(found, None)
 
     def score(self, query: Tensor, relative: Relative) -> Tensor:
         """The sum of what is added to the scores: ``(B or 1, H, Q, K)``."""

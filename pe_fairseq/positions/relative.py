@@ -6,7 +6,7 @@ spread over the pairs of query and key by an index.
 """
 
 from dataclasses import dataclass
-from typing import Tuple
+from typing import Optional
 
 import torch
 from torch import Tensor, nn
@@ -80,41 +80,34 @@ class RelativeVectors(RelativeTerm):
         score += q · key_m / √head_dim        output += Σ_j weights_ij value_m
 
     (Shaw et al. 2018, eqs. 3 and 4, in the factored form of their §3.3.)
+
+    Args:
+        clip: distances at and beyond ±clip have the vectors of ±clip; None where every
+            distance has a vector of its own.
     """
 
-    def __init__(self, adds_to_values):
+    def __init__(self, adds_to_values: bool, clip: Optional[int]):
         super().__init__()
         self.adds_to_values = adds_to_values
+        self.clip = clip
 
-    def key_vectors(self, distances: Tensor) -> Tuple[Tensor, Tensor]:
-        """Return a table ``(rows, head_dim)`` or ``(H, rows, head_dim)``, and the row
-        of each distance ``(R,)``."""
+    def key_vectors(self, distances: Tensor) -> Tensor:
+        """Map distances ``(R,)`` to vectors ``(R, head_dim)`` or ``(H, R, head_dim)``."""
         raise NotImplementedError
 
-    def value_vectors(self, distances: Tensor) -> Tuple[Tensor, Tensor]:
+    def value_vectors(self, distances: Tensor) -> Tensor:
         """Like ``key_vectors``, for what is added to the values."""
         raise NotImplementedError
 
     def score(self, query, relative):
-        table, row = self.key_vectors(relative.distances)
         query = query.to(torch.promote_types(query.dtype, torch.float32))
-        products = query @ table.to(query.dtype).transpose(-2, -1)
-        index = self._pairs(row, relative, query)
+        vectors = self.key_vectors(relative.distances).to(query.dtype)
+        products = query @ vectors.transpose(-2, -1)
+        index = relative.index.unsqueeze(1).expand(*query.shape[:2], -1, -1)
         return products.gather(-1, index) * query.size(-1) ** -0.5
 
     def value(self, weights, relative):
-        table, row = self.value_vectors(relative.distances)
-        index = self._pairs(row, relative, weights)
-        summed = weights.new_zeros(*weights.shape[:-1], table.size(-2))
-        return summed.scatter_add(-1, index, weights) @ table.to(weights.dtype)
-
-    @staticmethod
-    def _pairs(row, relative, like):
-        """The table row of every pair: ``(B, H, Q, K)``."""
-        index = row[relative.index].unsqueeze(1)
-        return index.expand(like.size(0), like.size(1), -1, -1)
-
-
-def clipped_rows(distances: Tensor, clip: int) -> Tensor:
-    """Rows of a table of 2·clip + 1: distances beyond ±clip share the outermost ones."""
-    return distances.clamp(-clip, clip) + clip
+        vectors = self.value_vectors(relative.distances).to(weights.dtype)
+        index = relative.index.unsqueeze(1).expand_as(weights)
+        summed = weights.new_zeros(*weights.shape[:-1], vectors.size(-2))
+        return summed.scatter_add(-1, index, weights) @ vectors

@@ -12,6 +12,7 @@ The pair i is dimensions (i, i + d/2), ``half`` (GPT-NeoX, Llama), or (2i, 2i + 
 """
 
 from dataclasses import dataclass
+from typing import Tuple
 
 import torch
 from torch import Tensor, nn
@@ -37,23 +38,9 @@ class Rotation(nn.Module):
         self.base = base
         self.pairing = pairing
 
-    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
-        """Turn ``x`` ``(B, H, L, head_dim)`` by positions ``ids`` ``(B or 1, L)``."""
-        cos, sin = self._cos_sin(ids)
-        turned, rest = x[..., : self.rotated].float(), x[..., self.rotated :]
-        if self.pairing == "half":
-            a, b = turned.chunk(2, dim=-1)
-        else:
-            a, b = turned[..., 0::2], turned[..., 1::2]
-        a, b = a * cos - b * sin, a * sin + b * cos
-        if self.pairing == "half":
-            turned = torch.cat((a, b), dim=-1)
-        else:
-            turned = torch.stack((a, b), dim=-1).flatten(-2)
-        return torch.cat((turned.to(x.dtype), rest), dim=-1)
-
-    def _cos_sin(self, ids):
-        """cos and sin of the angles ``(B or 1, 1, L, rotated / 2)``, in float32.
+    def prepare(self, ids: Tensor) -> Tuple[Tensor, Tensor]:
+        """The cos and the signed sin that each dimension at ``ids`` ``(B or 1, L)`` meets:
+        ``(B or 1, 1, L, rotated)``, float32.
 
         The angles themselves are float64: at position 65,000 a float32 angle is off by
         up to 0.004, a bfloat16 one by full turns.
@@ -61,7 +48,32 @@ class Rotation(nn.Module):
         exponents = torch.arange(0, self.rotated, 2, dtype=torch.float64, device=ids.device)
         frequencies = self.base ** -(exponents / self.rotated)
         angles = (ids.double().unsqueeze(-1) * frequencies).unsqueeze(1)
-        return angles.cos().float(), angles.sin().float()
+        cos, sin = angles.cos().float(), angles.sin().float()
+        return self._pair(cos, cos), self._pair(-sin, sin)
+
+    def forward(self, query: Tensor, key: Tensor, prepared) -> Tuple[Tensor, Tensor]:
+        """Turn queries and keys ``(B, H, L, head_dim)`` by what was prepared for their ids."""
+        return self._turn(query, *prepared), self._turn(key, *prepared)
+
+    def _turn(self, x, cos, sin):
+        """(a, b) · (cos, cos) + (b, a) · (−sin, sin), in float32."""
+        pairs = x[..., : self.rotated].float()
+        turned = torch.addcmul(pairs * cos, self._swap(pairs), sin).to(x.dtype)
+        if self.rotated == x.size(-1):
+            return turned
+        return torch.cat((turned, x[..., self.rotated :]), dim=-1)
+
+    def _pair(self, a, b):
+        """``(…, rotated)`` of the first and the second dimension of each pair."""
+        if self.pairing == "half":
+            return torch.cat((a, b), dim=-1)
+        return torch.stack((a, b), dim=-1).flatten(-2)
+
+    def _swap(self, x):
+        """``x`` with the dimensions of each pair exchanged."""
+        if self.pairing == "half":
+            return x.roll(self.rotated // 2, dims=-1)
+        return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
 
 
 @register("rope", "rotary")

@@ -118,7 +118,8 @@ class Scheme:
     def rotation(self, size: ModelSize) -> Optional[nn.Module]:
         """The map of queries and keys before their product, or None.
 
-        It maps ``(B, H, L, head_dim)`` and ids ``(B or 1, L)`` to the same shape.
+        Its ``prepare`` maps ids ``(B or 1, L)`` to what all layers share, and the module maps
+        queries and keys ``(B, H, L, head_dim)`` and that to queries and keys.
         """
         return None
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from ..errors import UserError
 from .registry import register
-from .relative import RelativeVectors, clipped_rows
+from .relative import RelativeVectors
 from .scheme import RELATIVE_VECTORS, Scheme
 
 
@@ -27,8 +27,7 @@ class LearnedRelativeVectors(RelativeVectors):
     """
 
     def __init__(self, clip, head_dim, heads, values, generator):
-        super().__init__(adds_to_values=values)
-        self.clip = clip
+        super().__init__(values, clip)
         shape = (2 * clip + 1, head_dim)
         self.key_table = self._table(shape, heads, generator)
         self.value_table = self._table(shape, heads, generator) if values else None
@@ -40,10 +39,13 @@ class LearnedRelativeVectors(RelativeVectors):
         return nn.Parameter(table.uniform_(-bound, bound, generator=generator))
 
     def key_vectors(self, distances):
-        return self.key_table, clipped_rows(distances, self.clip)
+        return self._rows(self.key_table, distances)
 
     def value_vectors(self, distances):
-        return self.value_table, clipped_rows(distances, self.clip)
+        return self._rows(self.value_table, distances)
+
+    def _rows(self, table, distances):
+        return table.index_select(-2, distances.clamp(-self.clip, self.clip) + self.clip)
 
 
 @register("shaw", "relative", "fl-rpe")

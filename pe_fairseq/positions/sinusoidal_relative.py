@@ -12,11 +12,9 @@ that shift biases the gradient.
 from dataclasses import dataclass
 from typing import Optional
 
-import torch
-
 from ..errors import UserError
 from .registry import register
-from .relative import RelativeVectors, clipped_rows
+from .relative import RelativeVectors
 from .scheme import RELATIVE_VECTORS, Scheme, check_choice
 from .shaw import check_clip
 from .sinusoidal import (
@@ -34,7 +32,7 @@ class SinusoidalRelativeVectors(WithFrequencies, RelativeVectors):
     """Sinusoids of every distance that occurs, the same on keys and values."""
 
     def __init__(self, options, head_dim, learnable):
-        super().__init__(options.values)
+        super().__init__(options.values, options.clip)
         self.options = options
         self.head_dim = head_dim
         self.frequencies = (
@@ -42,23 +40,18 @@ class SinusoidalRelativeVectors(WithFrequencies, RelativeVectors):
         )
 
     def key_vectors(self, distances):
-        clip = self.options.clip
-        if clip is None:
-            rows = torch.arange(len(distances), device=distances.device)
-            return self._sinusoids(distances), rows
-        offsets = torch.arange(-clip, clip + 1, device=distances.device)
-        shift = clip if self.options.released else 0
-        return self._sinusoids(offsets + shift), clipped_rows(distances, clip)
-
-    value_vectors = key_vectors
-
-    def _sinusoids(self, distances):
         options, frequencies = self.options, self.frequencies
         if frequencies is None:
             frequencies = geometric_series(
                 self.head_dim, options.layout, options.base, distances.device
             )
+        if self.clip is not None:
+            distances = distances.clamp(-self.clip, self.clip)
+        if options.released:
+            distances = distances + self.clip
         return sinusoids(distances, frequencies, self.head_dim, options.layout)
+
+    value_vectors = key_vectors
 
 
 @dataclass(frozen=True)

@@ -328,15 +328,23 @@ def test_shared_parameters_start_bit_equal():
         assert all(torch.equal(value, values[0]) for value in values), name
 
 
-def test_shared_parameters_drop_out_alike():
-    """The position module takes nothing from the global random generator."""
-    after = []
+@pytest.mark.parametrize("attention_dropout", [0, 0.3])
+def test_shared_parameters_drop_out_alike(attention_dropout):
+    """The position module takes nothing from the global random generator.
+
+    Blocked attention takes one number for all its weights, torch's dropout one a weight.
+    """
+    after = {}
     for name in SCHEMES:
-        model = build(decoder_position=name, dropout=0.3, attention_dropout=0.3).train()
+        options = {"dropout": 0.3, "attention_dropout": attention_dropout}
+        model = build(decoder_position=name, **options).train()
         torch.manual_seed(0)
         logits(model, tokens())
-        after.append(torch.rand(1))
-    assert all(torch.equal(value, after[0]) for value in after)
+        blocked = attention_dropout and positions.find(name).needs_scores
+        after.setdefault(bool(blocked), []).append(torch.rand(1))
+    assert len(after) == (2 if attention_dropout else 1)
+    for values in after.values():
+        assert len(values) > 3 and all(torch.equal(value, values[0]) for value in values)
 
 
 def test_position_parameters_follow_the_seed():
