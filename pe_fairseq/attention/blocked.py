@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .blocks import Band, Layout, Scratch
+from .plain import wide_type
 
 # Weights below this are 0. exp() of a strong bias leaves denormal numbers, with which
 # products take many times as long; float32 loses such a weight in any sum.
@@ -69,7 +70,7 @@ def blocked_attention(
     Returns:
         output ``(B, H, Q, D)``.
     """
-    wide = torch.promote_types(query.dtype, torch.float32)
+    wide = wide_type(query)
     batch, heads, query_len, _ = query.shape
     layout = Layout(batch, heads, query_len, key.size(2), causal, key_padding_mask)
     scale = query.size(-1) ** -0.5
@@ -101,9 +102,8 @@ def blocked_attention(
 
 
 def falling(vectors):
-    """Vectors ``(1 or H, R, D)`` in falling order of distance, relative to the first."""
-    relative = (vectors - vectors[..., -1:, :]).flip(-2)
-    return relative if relative.dim() == 3 else relative.unsqueeze(0)
+    """Vectors ``(R, D)`` or ``(H, R, D)`` in falling order of distance, relative to the first."""
+    return (vectors - vectors[..., -1:, :]).flip(-2)
 
 
 def _bias_of_blocks(layout, bias):
@@ -129,7 +129,7 @@ class Inputs(NamedTuple):
         q, term_query: ``(B·H, Q, D)``, divided by √D.
         k, v: ``(B·H, K, D)``.
         bias: of all blocks, ``(H, rows, Q + K − 1)``, or None.
-        key_vectors, value_vectors: ``(1 or H, R, D)`` as ``Band`` has them, or None.
+        key_vectors, value_vectors: ``(R, D)`` or ``(H, R, D)`` as ``Band`` has them, or None.
     """
 
     q: Tensor

@@ -88,7 +88,7 @@ class Scratch:
 class Band:
     """Where a block meets the vectors of the distances reach … −reach, or reach … 0 if causal.
 
-    Vectors are ``(1 or H, R, D)`` in falling order of distance, relative to the first of
+    Vectors are ``(R, D)`` or ``(H, R, D)`` in falling order of distance, relative to the first of
     them, which is therefore 0 and never touched: the keys at ``reach`` and further in the
     past get nothing.
 
@@ -100,7 +100,8 @@ class Band:
 
     def __init__(self, block: Block, vectors: Tensor, scratch: Scratch):
         self.causal = block.layout.causal
-        reach = vectors.size(1) - 1 if self.causal else vectors.size(1) // 2
+        distances = vectors.size(-2)
+        reach = distances - 1 if self.causal else distances // 2
         last = block.first + block.rows - 1
         start = max(0, block.first - reach + 1)
         stop = min(block.key_len, last + reach)
@@ -108,7 +109,7 @@ class Band:
         self.far_future = slice(stop, block.key_len)
         width = stop - start + block.rows - 1
         skipped = reach - (last - start)  # the distance of column 0 is last − start
-        self.columns = slice(max(0, 1 - skipped), min(width, vectors.size(1) - skipped))
+        self.columns = slice(max(0, 1 - skipped), min(width, distances - skipped))
         self.used = slice(self.columns.start + skipped, self.columns.stop + skipped)
         count = block.layout.batch * block.layout.heads
         self.shifted = scratch("band", count, block.rows, width)
@@ -125,9 +126,9 @@ class Band:
             scores: ``(B·H, rows, keys)``.
             x: ``(B·H, rows, D)``.
         """
-        vectors, products = vectors[:, self.used], self.shifted[..., self.columns]
-        if len(vectors) == 1:
-            torch.mm(x.flatten(0, 1), vectors[0].T, out=products.flatten(0, 1))
+        vectors, products = vectors[..., self.used, :], self.shifted[..., self.columns]
+        if vectors.dim() == 2:
+            torch.mm(x.flatten(0, 1), vectors.T, out=products.flatten(0, 1))
         else:
             products.copy_(x @ _per_row(vectors, x).mT)
         self.shifted[..., : self.columns.start] = 0
@@ -152,16 +153,16 @@ class Band:
 
     def combine(self, sums: Tensor, vectors: Tensor) -> Tensor:
         """Σ_m sums_m · vector_m: ``(B·H, rows, D)``."""
-        vectors = vectors[:, self.used]
-        if len(vectors) == 1:
-            return (sums.flatten(0, 1) @ vectors[0]).unflatten(0, sums.shape[:2])
+        vectors = vectors[..., self.used, :]
+        if vectors.dim() == 2:
+            return (sums.flatten(0, 1) @ vectors).unflatten(0, sums.shape[:2])
         return sums @ _per_row(vectors, sums)
 
     def add_outer(self, vectors: Tensor, sums: Tensor, x: Tensor):
         """vector_m += Σ sums_m · x, over all rows that share the vector."""
-        vectors = vectors[:, self.used]
-        if len(vectors) == 1:
-            vectors[0].addmm_(sums.flatten(0, 1).T, x.flatten(0, 1))
+        vectors = vectors[..., self.used, :]
+        if vectors.dim() == 2:
+            vectors.addmm_(sums.flatten(0, 1).T, x.flatten(0, 1))
         else:
             vectors += (sums.mT @ x).unflatten(0, (-1, len(vectors))).sum(0)
 

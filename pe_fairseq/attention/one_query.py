@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .blocked import DistanceTerms, falling
-from .plain import visible_keys
+from .plain import visible_keys, wide_type
 
 STEPS = 128
 
@@ -26,9 +26,9 @@ class Tables:
     Attributes:
         longest: the longest prefix that they serve.
         bias: ``(H, 1, longest)``.
-        key_vectors, value_vectors: ``(1 or H, R, D)``, relative to the first of them, which
-            all distances from R on share too.
-        far_past: the first value vector, ``(1 or H, 1, D)``.
+        key_vectors, value_vectors: ``(R, D)`` or ``(H, R, D)``, relative to the first of them,
+            which all distances from R on share too.
+        far_past: the first value vector, ``(1, D)`` or ``(H, 1, D)``.
     """
 
     longest: int
@@ -40,13 +40,16 @@ class Tables:
     @staticmethod
     def of(terms: DistanceTerms, longest: int) -> "Tables":
         """Lay out the terms of one causal query and ``longest`` keys."""
-        bias, values = terms.bias, terms.value_vectors
+        bias, keys, values = (
+            None if term is None else term.to(wide_type(term))
+            for term in (terms.bias, terms.key_vectors, terms.value_vectors)
+        )
         return Tables(
             longest,
             None if bias is None else bias.flip(-1).unsqueeze(1),
-            None if terms.key_vectors is None else falling(terms.key_vectors.float()),
-            None if values is None else falling(values.float()),
-            None if values is None else values[..., -1:, :].float(),
+            None if keys is None else falling(keys),
+            None if values is None else falling(values),
+            None if values is None else values[..., -1:, :],
         )
 
 
@@ -72,21 +75,23 @@ def one_query_attention(
     Returns:
         output ``(B, H, 1, D)``.
     """
-    wide = torch.promote_types(query.dtype, torch.float32)
+    given, wide = query.dtype, wide_type(query)
+    query, key, value, term_query = (x.to(wide) for x in (query, key, value, term_query))
     key_len, scale = key.size(2), query.size(-1) ** -0.5
-    scores = (query.to(wide) * scale) @ key.to(wide).mT
+    scores = torch.matmul(query, key.mT).mul_(scale)
     if tables.bias is not None:
         scores += tables.bias[..., -key_len:]
     if tables.key_vectors is not None:
-        vectors = tables.key_vectors[:, -key_len:].to(wide)
-        scores[..., -vectors.size(1) :] += (term_query.to(wide) * scale) @ vectors.mT
+        vectors = tables.key_vectors[..., -key_len:, :]
+        products = torch.matmul(term_query, vectors.mT)
+        scores[..., -products.size(-1) :].add_(products, alpha=scale)
     if key_padding_mask is not None:
         seen = visible_keys(1, key_len, True, key_padding_mask, query.device)
         scores.masked_fill_(~seen, float("-inf"))
     weights = scores.softmax(dim=-1)
-    output = weights @ value.to(wide)
+    output = torch.matmul(weights, value)
     if tables.value_vectors is not None:
-        vectors = tables.value_vectors[:, -key_len:].to(wide)
-        output += weights[..., -vectors.size(1) :] @ vectors
+        vectors = tables.value_vectors[..., -key_len:, :]
+        output += torch.matmul(weights[..., -vectors.size(-2) :], vectors)
         output += tables.far_past
-    return output.to(query.dtype)
+    return output.to(given)

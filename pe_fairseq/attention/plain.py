@@ -9,6 +9,11 @@ from torch import Tensor
 from ..positions import LayerPositions, Relative
 
 
+def wide_type(x: Tensor) -> torch.dtype:
+    """The type to compute scores in: float32, or wider where ``x`` is."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
 def visible_keys(
     query_len: int,
     key_len: int,
@@ -62,7 +67,7 @@ def plain_attention(
         output ``(batch, heads, query_len, head_dim)``, and the weights before dropout
         ``(batch, heads, query_len, key_len)`` in float32 or wider.
     """
-    wide = torch.promote_types(query.dtype, torch.float32)
+    wide = wide_type(query)
     scores = (query.to(wide) * query.size(-1) ** -0.5) @ key.to(wide).transpose(-2, -1)
     if relative is not None:
         scores = scores + positions.score(term_query, relative)

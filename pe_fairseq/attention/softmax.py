@@ -76,7 +76,7 @@ def softmax_attention(
     way, reason = _choose(query, positions, key_padding_mask, attn_mask, dropout, need_weights)
     if way == BLOCKED and _decodes(query, positions, causal, dropout, kept):
         way = ONE_QUERY
-    _tell(way, reason, str(query.device))
+    _tell(way, reason, query.device)
     masks = {"causal": causal, "key_padding_mask": key_padding_mask}
     if way == FUSED:
         return _fused(query, key, value, attn_mask=attn_mask, dropout=dropout, **masks), None
@@ -180,9 +180,9 @@ def _distance_terms(positions, query, key_len, stride, causal):
     if positions is None:
         return DistanceTerms()
     bias = key_vectors = value_vectors = None
-    if positions.bias:
+    if positions.biases:
         steps = torch.arange(1 - query.size(2), key_len, device=query.device)
-        bias = sum(term.per_distance(stride * steps) for term in positions.bias)
+        bias = sum(term.per_distance(stride * steps) for term in positions.biases)
     vectors = positions.vectors
     if vectors is not None:
         reach = key_len - 1

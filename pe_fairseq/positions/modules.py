@@ -15,36 +15,29 @@ class LayerPositions(nn.Module):
     Attributes:
         rotation: the map of queries and keys, or None.
         terms: what is added by distance.
+        biases: of these, the ones that add one number per distance to the scores.
+        vectors: the one that has a vector per distance, or None.
+        by_distance: there is no other term.
+        adds_to_values: a term adds to the values too.
     """
 
     def __init__(self, rotation, terms):
         super().__init__()
         self.rotation = rotation
         self.terms = nn.ModuleList(terms)
-
-    @property
-    def by_distance(self) -> bool:
-        """All that is added is a number or a vector per distance."""
-        return all(isinstance(term, (ScalarBias, RelativeVectors)) for term in self.terms)
-
-    @property
-    def bias(self) -> List[ScalarBias]:
-        """The terms that add one number per distance to the scores."""
-        return [term for term in self.terms if isinstance(term, ScalarBias)]
+        # in a tuple and behind a property, as these modules are registered already
+        self.biases = tuple(term for term in terms if isinstance(term, ScalarBias))
+        self._vectors = tuple(term for term in terms if isinstance(term, RelativeVectors))
+        self.by_distance = len(self.biases) + len(self._vectors) == len(terms)
+        self.adds_to_values = any(term.adds_to_values for term in terms)
 
     @property
     def vectors(self) -> Optional[RelativeVectors]:
-        """The term that has a vector per distance, of which a scheme has at most one."""
-        found = (term for term in self.terms if isinstance(term, RelativeVectors))
-        return next(found, None)
+        return self._vectors[0] if self._vectors else None
 
     def score(self, query: Tensor, relative: Relative) -> Tensor:
         """The sum of what is added to the scores: ``(B or 1, H, Q, K)``."""
         return sum(term.score(query, relative) for term in self.terms)
-
-    @property
-    def adds_to_values(self) -> bool:
-        return any(term.adds_to_values for term in self.terms)
 
     def value(self, weights: Tensor, relative: Relative) -> Tensor:
         """The sum of what is added to the output: ``(B, H, Q, head_dim)``."""
