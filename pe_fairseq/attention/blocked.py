@@ -102,7 +102,7 @@ def blocked_attention(
 
 
 def falling(vectors):
-    """Vectors ``(R, D)`` or ``(H, R, D)`` in falling order of distance, relative to the first."""
+    """Vectors ``(…, R, D)`` in falling order of distance, relative to the first."""
     return (vectors - vectors[..., -1:, :]).flip(-2)
 
 

@@ -88,9 +88,9 @@ class Scratch:
 class Band:
     """Where a block meets the vectors of the distances reach … −reach, or reach … 0 if causal.
 
-    Vectors are ``(R, D)`` or ``(H, R, D)`` in falling order of distance, relative to the first of
-    them, which is therefore 0 and never touched: the keys at ``reach`` and further in the
-    past get nothing.
+    Vectors are ``(R, D)`` or ``(H, R, D)`` in falling order of distance, relative to the
+    first of them, which is therefore 0 and never touched: the keys at ``reach`` and further
+    in the past get nothing.
 
     A *shifted* block ``(B·H, rows, width)`` has one distance in each column; seen through a
     view whose rows begin one column further left each, it has one key in each column. Before

@@ -9,11 +9,10 @@ query_len positions of the keys.
 
 Several ways lead to the same output, chosen by what the scheme declares and the call needs
 (``LOGLEVEL=DEBUG`` tells which and why): torch's fused kernels where nothing is added; where
-positions add by distance, blocks of queries, or tables for one query; and the plain formula.
+positions add by distance, blocks of queries, flex attention on a GPU, or tables for one
+query; and the plain formula.
 """
 
-import functools
-import logging
 from typing import Optional, Tuple
 
 import torch
@@ -23,15 +22,10 @@ from torch import Tensor
 from ..positions import LayerPositions, Relative
 from ..positions.ids import count_tokens
 from .blocked import DistanceTerms, blocked_attention
+from .choice import Way, choose
+from .flex import attend_by_flex, compiled
 from .one_query import Tables, longest_served, one_query_attention
 from .plain import plain_attention, visible_keys
-
-logger = logging.getLogger(__name__)
-
-FUSED = "torch's fused kernels"
-BLOCKED = "blocks of queries"
-ONE_QUERY = "tables for one query"
-PLAIN = "the plain formula"
 
 
 def softmax_attention(
@@ -73,17 +67,25 @@ def softmax_attention(
         positions = None
     if term_query is None:
         term_query = query
-    way, reason = _choose(query, positions, key_padding_mask, attn_mask, dropout, need_weights)
-    if way == BLOCKED and _decodes(query, positions, causal, dropout, kept):
-        way = ONE_QUERY
-    _tell(way, reason, query.device)
+    way = choose(
+        query,
+        positions,
+        causal=causal,
+        padding=key_padding_mask,
+        attn_mask=attn_mask,
+        dropout=dropout,
+        need_weights=need_weights,
+        decoding=kept is not None,
+    )
     masks = {"causal": causal, "key_padding_mask": key_padding_mask}
-    if way == FUSED:
+    if way is Way.FUSED:
         return _fused(query, key, value, attn_mask=attn_mask, dropout=dropout, **masks), None
-    if way == BLOCKED:
-        terms = _distance_terms(positions, term_query, key.size(2), stride, causal)
+    if way in (Way.BLOCKED, Way.FLEX):
+        terms = distance_terms(positions, term_query, key.size(2), stride, causal)
+        if way is Way.FLEX:
+            return attend_by_flex(query, key, value, terms, kernel=compiled(), **masks), None
         return blocked_attention(query, key, value, terms, dropout=dropout, **masks), None
-    if way == ONE_QUERY:
+    if way is Way.ONE_QUERY:
         tables = _tables(kept, positions, term_query, key.size(2), stride)
         return one_query_attention(
             query, key, value, term_query, tables, key_padding_mask=key_padding_mask
@@ -106,59 +108,14 @@ def softmax_attention(
     return output, weights if need_weights else None
 
 
-def _choose(query, positions, padding, attn_mask, dropout, need_weights):
-    """The way to go, and why."""
-    if need_weights:
-        return PLAIN, "the weights are asked for"
-    if positions is None:
-        # with dropout, the fused kernels drop the weights that stock fairseq drops
-        if padding is None or dropout or attn_mask is not None:
-            return FUSED, "positions add nothing"
-        if query.device.type != "cpu" or query.size(2) == 1:
-            return FUSED, "positions add nothing"
-        return BLOCKED, "torch's fused CPU kernels are slower with a mask"
-    if attn_mask is not None:
-        return PLAIN, "scores are given beside those of positions"
-    if not positions.by_distance:
-        return PLAIN, "positions add more than a number or a vector per distance"
-    if padding is not None and _has_gaps(padding):
-        return PLAIN, "padding stands between the real tokens of a row"
-    return BLOCKED, "positions add by distance"
-
-
-def _decodes(query, positions, causal, dropout, kept):
-    """True for a step of incremental decoding, which needs no gradient."""
-    return (
-        kept is not None
-        and positions is not None
-        and causal
-        and not dropout
-        and query.size(2) == 1
-        and not torch.is_grad_enabled()
-    )
-
-
 def _tables(kept, positions, query, key_len, stride):
     """The tables in ``kept``, made anew when the prefix has outgrown them."""
     tables = kept.get("tables")
     if tables is None or tables.longest < key_len:
         longest = longest_served(key_len)
-        terms = _distance_terms(positions, query, longest, stride, causal=True)
+        terms = distance_terms(positions, query, longest, stride, causal=True)
         tables = kept["tables"] = Tables.of(terms, longest)
     return tables
-
-
-@functools.cache
-def _tell(way, reason, device):
-    """Once for every choice."""
-    logger.debug("softmax attention by %s on %s: %s", way, device, reason)
-
-
-def _has_gaps(padding):
-    """True where padding ``(batch, key_len)`` stands between real tokens of a row."""
-    real = ~padding
-    begins = real[:, :1].sum(1) + (real[:, 1:] & padding[:, :-1]).sum(1)
-    return bool((begins > 1).any())
 
 
 def _fused(query, key, value, *, causal, key_padding_mask, attn_mask, dropout):
@@ -175,7 +132,7 @@ def _fused(query, key, value, *, causal, key_padding_mask, attn_mask, dropout):
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
 
 
-def _distance_terms(positions, query, key_len, stride, causal):
+def distance_terms(positions, query, key_len, stride, causal):
     """What ``positions`` adds, for each distance that occurs."""
     if positions is None:
         return DistanceTerms()

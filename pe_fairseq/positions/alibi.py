@@ -4,9 +4,6 @@
 
 For 2^a heads, slope_h = 2^(−8h / H), h = 1 … H. Other head counts follow the released
 code: the slopes of the power of two below, and every other one of the power above.
-
-torch's fused kernels take the bias in the query's precision: under bfloat16 it is rounded to
-8 bits, so that beyond distance 256 neighbouring keys share a bias.
 """
 
 import torch

@@ -8,10 +8,17 @@ from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 from fairseq.sequence_scorer import SequenceScorer
 
 from pe_fairseq import positions
+from pe_fairseq.attention import one_query
 from pe_fairseq.errors import UserError
 from pe_fairseq.positions import SCHEMES
 
-SUMS = ["learned+shaw", "learnable-sinusoidal+nezha", "rope+t5", "shaw(clip=3)+alibi"]
+SUMS = [
+    "learned+shaw",
+    "learnable-sinusoidal+nezha",
+    "rope+t5",
+    "rope+shaw",
+    "shaw(clip=3)+alibi",
+]
 every_scheme = pytest.mark.parametrize("position", [*SCHEMES, *SUMS])
 PREFIX = 6
 
@@ -112,18 +119,22 @@ def test_stride_spreads_the_same_positions(position):
 @every_scheme
 @pytest.mark.parametrize("steps", [[1] * 20, [3, 1, 6, 10], [20]], ids=["1", "k", "all"])
 @pytest.mark.parametrize("padding", [0, 3], ids=["unpadded", "left-padded"])
-def test_step_by_step_equals_all_at_once(position, steps, padding):
+@pytest.mark.parametrize("gradient", [False, True], ids=["decoding", "with gradient"])
+def test_step_by_step_equals_all_at_once(position, steps, padding, gradient, monkeypatch):
+    monkeypatch.setattr(one_query, "STEPS", 4)  # so that tables are outgrown
     model, rows = build(decoder_position=position), pad_left(tokens(), padding)
     full, state, outputs, end = logits(model, rows), {}, [], padding
     for step in steps:
         end += step
-        outputs.append(logits(model, rows[:, :end], incremental_state=state))
+        with torch.set_grad_enabled(gradient):
+            outputs.append(logits(model, rows[:, :end], incremental_state=state))
     assert outputs[0].size(1) == steps[0] + padding
     together = torch.cat(outputs, dim=1)
     assert torch.allclose(together[:, padding:], full[:, padding:], atol=1e-5)
 
 
 @every_scheme
+@torch.no_grad()
 def test_padding_that_appears_between_steps(position):
     """Rows end at different lengths, then all go on: the gap is no position."""
     model = build(decoder_position=position)
@@ -139,15 +150,17 @@ def test_padding_that_appears_between_steps(position):
 
 
 @every_scheme
+@torch.no_grad()
 def test_beams_are_reordered(position):
     model, rows = build(decoder_position=position), pad_left(tokens(batch=3), 2)
     order = torch.tensor([2, 0, 0])
     state = {}
-    logits(model, rows[:, :9], incremental_state=state)
+    for end in (8, 9):
+        logits(model, rows[:, :end], incremental_state=state)
     model.decoder.reorder_incremental_state_scripting(state, order)
     grown = torch.cat([rows[order, :9], rows[:, 9:12]], dim=1)
-    got = logits(model, grown, incremental_state=state)
-    assert torch.allclose(got, logits(model, grown)[:, 9:], atol=1e-5)
+    got = [logits(model, grown[:, :end], incremental_state=state) for end in (10, 12)]
+    assert torch.allclose(torch.cat(got, dim=1), logits(model, grown)[:, 9:], atol=1e-5)
 
 
 @every_scheme
