@@ -22,7 +22,6 @@ from typing import NamedTuple, Optional
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .blocks import Band, Layout, Scratch
 from .plain import wide_type
@@ -60,7 +59,7 @@ def blocked_attention(
     key_padding_mask: Optional[Tensor] = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Attend. Half precision is computed in float32.
+    """Attend, outside autocast. Half precision is computed in float32.
 
     Args:
         query, key, value, causal, key_padding_mask, dropout: as in ``softmax_attention``.
@@ -151,22 +150,25 @@ class BlockedAttention(torch.autograd.Function):
         output = _length_first(given.q)
         scratch = Scratch(given.q)
         mask = DropoutMask(dropout, seed, scratch)
-        with torch.autocast(output.device.type, enabled=False):
-            for block in layout.blocks():
-                weights = mask.drop(_weights(block, given, scratch), "kept")
-                attended = scratch("attended", len(weights), block.rows, output.size(-1))
-                torch.bmm(weights, given.v[:, : block.key_len], out=attended)
-                if given.value_vectors is not None:
-                    band = Band(block, given.value_vectors, scratch)
-                    attended += band.combine(band.sums(weights), given.value_vectors)
-                output[:, block.queries] = attended
+        for block in layout.blocks():
+            weights = mask.drop(_weights(block, given, scratch))
+            attended = scratch("attended", len(weights), block.rows, output.size(-1))
+            torch.bmm(weights, given.v[:, : block.key_len], out=attended)
+            if given.value_vectors is not None:
+                band = Band(block, given.value_vectors, scratch)
+                attended += band.combine(band.sums(weights), given.value_vectors)
+            output[:, block.queries] = attended
         ctx.layout, ctx.dropout, ctx.seed = layout, dropout, seed
         ctx.save_for_backward(*given, output)
         return output
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad_output):
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "blocked attention has no second derivative; need_weights=True takes the "
+                "plain formula, which has"
+            )
         *inputs, output = ctx.saved_tensors
         given = Inputs(*inputs)
         grads = Inputs(
@@ -206,8 +208,8 @@ def _weights(block, given, scratch):
     if given.bias is not None:
         per_head += given.bias[block.of_bias]
     elif layout.causal:
-        ahead = torch.ones(block.rows, block.rows, dtype=torch.bool, device=scores.device)
-        scores[..., block.first :].masked_fill_(ahead.triu_(1), float("-inf"))
+        ahead = scores.new_full((block.rows, block.rows), float("-inf")).triu_(1)
+        scores[..., block.first :] += ahead  # a fraction of the time of masked_fill_
     if layout.padding is not None:
         own = scores.diagonal(block.first, dim1=1, dim2=2)
         kept = own.clone()
@@ -224,7 +226,7 @@ def _backward_of(block, given, grads, output, grad_output, mask, scratch):
     weights = _weights(block, given, scratch)
     grad = scratch("grad", len(weights), block.rows, output.size(-1))
     grad.copy_(grad_output[:, queries])
-    kept = mask.drop(weights, "kept")
+    kept = mask.drop(weights)
     grads.v[:, keys].baddbmm_(kept.mT, grad)
     grad_scores = scratch("grad scores", *weights.shape)
     torch.bmm(grad, given.v[:, keys].mT, out=grad_scores)
@@ -266,15 +268,15 @@ class DropoutMask:
         if p:
             self.generator = torch.Generator(scratch.like.device).manual_seed(seed)
 
-    def drop(self, weights, name):
-        """Draw the next factors, and return ``weights`` with them in memory called ``name``."""
+    def drop(self, weights):
+        """Draw the next factors, and return ``weights`` with them."""
         if not self.p:
             return weights
         self.factors = self.scratch("factors", *weights.shape)
         self.factors.bernoulli_(1 - self.p, generator=self.generator)
         if self.p < 1:
             self.factors /= 1 - self.p
-        return torch.mul(weights, self.factors, out=self.scratch(name, *weights.shape))
+        return torch.mul(weights, self.factors, out=self.scratch("kept", *weights.shape))
 
     def drop_again(self, weights):
         """Multiply ``weights`` by the factors drawn last."""

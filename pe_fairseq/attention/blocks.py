@@ -10,7 +10,7 @@ from typing import Iterator, Optional, Tuple
 import torch
 from torch import Tensor
 
-ROWS = 64
+ROWS = 64  # 2 or more, as Band counts on
 
 
 @dataclass(frozen=True)

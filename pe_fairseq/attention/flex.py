@@ -5,6 +5,7 @@ kernel has neither dropout nor values by distance; blocks of queries serve those
 """
 
 import functools
+import logging
 from typing import Callable, Optional
 
 import torch
@@ -14,7 +15,11 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from .blocked import DistanceTerms
 from .plain import wide_type
 
+logger = logging.getLogger(__name__)
+
 SMALLEST_HEAD = 16
+LARGEST_CLIP = 256  # a query's products with all vectors are kept
+COMPILATIONS = 64  # for each kind of terms, masks and gradients; torch's own limit is 8
 
 
 def flex_serves(query: Tensor, positions, dropout: float) -> bool:
@@ -26,14 +31,39 @@ def flex_serves(query: Tensor, positions, dropout: float) -> bool:
         and query.size(-1) >= SMALLEST_HEAD
         and not dropout
         and not positions.adds_to_values
-        and (vectors is None or vectors.clip is not None)
+        and (vectors is None or (vectors.clip is not None and vectors.clip <= LARGEST_CLIP))
+        and _compiles(query.device)
     )
 
 
 @functools.cache
 def compiled() -> Callable:
-    """torch's kernel, compiled at the first call."""
-    return torch.compile(flex_attention)
+    """torch's kernel, compiled when it is called, once for all lengths."""
+    kernel = torch.compile(flex_attention, dynamic=True)
+
+    def call(*args, **options):
+        with torch._dynamo.config.patch(recompile_limit=COMPILATIONS):
+            return kernel(*args, **options)
+
+    return call
+
+
+@functools.cache
+def _compiles(device):
+    """True where the kernel and its gradient can be compiled: it needs Triton, a compiler,
+    and a GPU that Triton knows."""
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            query = torch.ones(1, 1, 128, SMALLEST_HEAD, device=device, requires_grad=True)
+            compiled()(query, query, query).sum().backward()
+    except Exception as error:  # torch has no common class for them
+        logger.warning(
+            "flex attention does not compile on %s, so blocks of queries are used: %s",
+            device,
+            str(error).strip().partition("\n")[0],
+        )
+        return False
+    return True
 
 
 def attend_by_flex(
@@ -64,7 +94,7 @@ def attend_by_flex(
         last = vectors.size(-2) - 1
         lowest = 0 if causal else -last // 2
 
-    def score(score, batch, head, row, column):
+    def add_terms(score, batch, head, row, column):
         distance = row + first - column
         if bias is not None:
             score = score + bias[head, distance - shortest]
@@ -76,7 +106,7 @@ def attend_by_flex(
         return score
 
     mask = _causal_mask(query.size(2), key.size(2), query.device) if causal else None
-    return kernel(query, key, value, score_mod=score, block_mask=mask)
+    return kernel(query, key, value, score_mod=add_terms, block_mask=mask)
 
 
 @functools.lru_cache(maxsize=64)
@@ -86,4 +116,5 @@ def _causal_mask(query_len, key_len, device):
     def seen(batch, head, row, column):
         return column <= row + first
 
-    return create_block_mask(seen, None, None, query_len, key_len, device=device)
+    with torch.inference_mode(False):  # it is kept, and training may be next
+        return create_block_mask(seen, None, None, query_len, key_len, device=device)

@@ -41,7 +41,7 @@ class Tables:
     def of(terms: DistanceTerms, longest: int) -> "Tables":
         """Lay out the terms of one causal query and ``longest`` keys."""
         bias, keys, values = (
-            None if term is None else term.to(wide_type(term))
+            None if term is None else term.to(wide_type(terms.query))
             for term in (terms.bias, terms.key_vectors, terms.value_vectors)
         )
         return Tables(

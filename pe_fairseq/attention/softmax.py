@@ -80,32 +80,36 @@ def softmax_attention(
     masks = {"causal": causal, "key_padding_mask": key_padding_mask}
     if way is Way.FUSED:
         return _fused(query, key, value, attn_mask=attn_mask, dropout=dropout, **masks), None
-    if way in (Way.BLOCKED, Way.FLEX):
-        terms = distance_terms(positions, term_query, key.size(2), stride, causal)
-        if way is Way.FLEX:
-            return attend_by_flex(query, key, value, terms, kernel=compiled(), **masks), None
-        return blocked_attention(query, key, value, terms, dropout=dropout, **masks), None
-    if way is Way.ONE_QUERY:
-        tables = _tables(kept, positions, term_query, key.size(2), stride)
-        return one_query_attention(
-            query, key, value, term_query, tables, key_padding_mask=key_padding_mask
-        ), None
-    relative = None
-    if positions is not None:
-        counts = count_tokens(key.size(2), key_padding_mask, query.device)
-        relative = Relative.of(counts, query.size(2), stride)
-    output, weights = plain_attention(
-        query,
-        key,
-        value,
-        positions,
-        relative,
-        term_query,
-        attn_mask=attn_mask,
-        dropout=dropout,
-        **masks,
-    )
-    return output, weights if need_weights else None
+    # scores and sums are float32 or wider, whatever autocast is for
+    with torch.autocast(query.device.type, enabled=False):
+        if way in (Way.BLOCKED, Way.FLEX):
+            terms = distance_terms(positions, term_query, key.size(2), stride, causal)
+            if way is Way.FLEX:
+                return attend_by_flex(
+                    query, key, value, terms, kernel=compiled(), **masks
+                ), None
+            return blocked_attention(query, key, value, terms, dropout=dropout, **masks), None
+        if way is Way.ONE_QUERY:
+            tables = _tables(kept, positions, term_query, key.size(2), stride)
+            return one_query_attention(
+                query, key, value, term_query, tables, key_padding_mask=key_padding_mask
+            ), None
+        relative = None
+        if positions is not None:
+            counts = count_tokens(key.size(2), key_padding_mask, query.device)
+            relative = Relative.of(counts, query.size(2), stride)
+        output, weights = plain_attention(
+            query,
+            key,
+            value,
+            positions,
+            relative,
+            term_query,
+            attn_mask=attn_mask,
+            dropout=dropout,
+            **masks,
+        )
+        return output, weights if need_weights else None
 
 
 def _tables(kept, positions, query, key_len, stride):

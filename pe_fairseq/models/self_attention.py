@@ -123,15 +123,17 @@ class SelfAttention(MultiheadAttention):
         The layers of one step of incremental decoding share it.
         """
         shared = {} if incremental_state is None else incremental_state
-        if shared.get("rotation", (None, None))[0] != (held, query_len):
+        wanted = (id(self.positions.rotation), self.position_ids, held, query_len)
+        if shared.get("rotation", (None, None))[0] != wanted:
             counts = count_tokens(held + query_len, padding, like.device)[:, held:]
             prepared = self.positions.rotation.prepare(self.position_ids.of(counts))
-            shared["rotation"] = (held, query_len), prepared
+            shared["rotation"] = wanted, prepared
         return shared["rotation"][1]
 
     def _split_heads(self, x):
         """``(len, batch, embed_dim)`` to ``(batch, heads, len, head_dim)``."""
-        return x.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
+        length, batch, _ = x.shape
+        return x.view(length, batch, self.num_heads, self.head_dim).permute(1, 2, 0, 3)
 
 
 def _all_padding(state, new_mask, new_key):

@@ -16,8 +16,8 @@ class LayerPositions(nn.Module):
         rotation: the map of queries and keys, or None.
         terms: what is added by distance.
         biases: of these, the ones that add one number per distance to the scores.
-        vectors: the one that has a vector per distance, or None.
-        by_distance: there is no other term.
+        vectors: the first that has a vector per distance, or None.
+        by_distance: ``biases`` and ``vectors`` say all that the terms add.
         adds_to_values: a term adds to the values too.
     """
 
@@ -25,15 +25,17 @@ class LayerPositions(nn.Module):
         super().__init__()
         self.rotation = rotation
         self.terms = nn.ModuleList(terms)
-        # in a tuple and behind a property, as these modules are registered already
-        self.biases = tuple(term for term in terms if isinstance(term, ScalarBias))
-        self._vectors = tuple(term for term in terms if isinstance(term, RelativeVectors))
-        self.by_distance = len(self.biases) + len(self._vectors) == len(terms)
+        with_vectors = [term for term in terms if isinstance(term, RelativeVectors)]
+        self.by_distance = len(with_vectors) <= 1 and all(map(_by_distance, terms))
         self.adds_to_values = any(term.adds_to_values for term in terms)
 
     @property
+    def biases(self) -> List[ScalarBias]:
+        return [term for term in self.terms if isinstance(term, ScalarBias)]
+
+    @property
     def vectors(self) -> Optional[RelativeVectors]:
-        return self._vectors[0] if self._vectors else None
+        return next((term for term in self.terms if isinstance(term, RelativeVectors)), None)
 
     def score(self, query: Tensor, relative: Relative) -> Tensor:
         """The sum of what is added to the scores: ``(B or 1, H, Q, K)``."""
@@ -42,6 +44,14 @@ class LayerPositions(nn.Module):
     def value(self, weights: Tensor, relative: Relative) -> Tensor:
         """The sum of what is added to the output: ``(B, H, Q, head_dim)``."""
         return sum(t.value(weights, relative) for t in self.terms if t.adds_to_values)
+
+
+def _by_distance(term):
+    """True where all that ``term`` adds follows from its number or vector per distance."""
+    for kind in (ScalarBias, RelativeVectors):
+        if isinstance(term, kind):
+            return type(term).score is kind.score and type(term).value is kind.value
+    return False
 
 
 def build_embedding(

@@ -253,3 +253,80 @@ def test_a_term_of_another_kind_goes_by_the_plain_formula(caplog):
     assert "the plain formula" in caplog.text
     plain, _ = softmax_attention(query, query, query, causal=True)
     assert torch.allclose(output, plain, atol=1e-6)
+
+
+def vectors(values=True, seed=1, distances=3):
+    class Vectors(positions.RelativeVectors):
+        def __init__(self):
+            super().__init__(values, clip=distances - 1)
+            self.table = random(2 * distances - 1, DIM, seed=seed)
+
+        def key_vectors(self, near):
+            return self.table[near.clamp(-self.clip, self.clip) + self.clip]
+
+        value_vectors = key_vectors
+
+    return Vectors()
+
+
+def bias_with_values():
+    class Bias(positions.ScalarBias):
+        adds_to_values = True
+
+        def per_distance(self, distances):
+            return distances.double().expand(HEADS, -1)
+
+        def value(self, weights, relative):
+            return weights.sum(-1, keepdim=True)
+
+    return Bias()
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [[vectors(seed=1), vectors(seed=2)], [bias_with_values()]],
+    ids=["two sets of vectors", "a bias with values"],
+)
+def test_no_term_is_left_out(terms):
+    q, k, v = (random(BATCH, HEADS, 8, DIM, seed=seed).detach() for seed in (1, 2, 3))
+    part = positions.LayerPositions(None, terms)
+    output, _ = softmax_attention(q, k, v, part, causal=True)
+    plain, _ = softmax_attention(q, k, v, part, causal=True, need_weights=True)
+    assert torch.allclose(output, plain, atol=1e-10)
+    first = positions.LayerPositions(None, terms[:1])
+    if len(terms) > 1:
+        assert not torch.allclose(output, softmax_attention(q, k, v, first, causal=True)[0])
+
+
+def test_terms_can_be_replaced():
+    part = layer("alibi").positions
+    part.terms[0] = vectors()
+    assert part.biases == [] and part.vectors is part.terms[0]
+
+
+def test_a_second_derivative_is_refused():
+    q, k, v, terms, _ = given(8, 8, 4, True, "keys values")
+    output = blocked_attention(q, k, v, terms, causal=True)
+    with pytest.raises(RuntimeError, match="no second derivative; need_weights=True"):
+        torch.autograd.grad(output.sum(), q, create_graph=True)
+
+
+@pytest.mark.parametrize("way", ["blocks", "one query", "weights"])
+@pytest.mark.parametrize("spec", ["t5", "shaw"])
+@torch.no_grad()
+def test_scores_are_float32_under_autocast(spec, way):
+    torch.manual_seed(0)
+    query_len = 1 if way == "one query" else 8
+    q, k, v = (torch.randn(BATCH, HEADS, n, 8).bfloat16() for n in (query_len, 8, 8))
+    part = layer(spec).positions
+    options = {
+        "causal": True,
+        "kept": {} if way == "one query" else None,
+        "need_weights": way == "weights",
+    }
+    expected = softmax_attention(q, k, v, part, **options)
+    with torch.autocast("cpu", torch.bfloat16):
+        output = softmax_attention(q, k, v, part, **options)
+    assert torch.equal(output[0], expected[0])
+    if way == "weights":
+        assert output[1].dtype == torch.float32 and torch.equal(output[1], expected[1])

@@ -5,6 +5,7 @@ import torch
 from torch.nn.attention.flex_attention import flex_attention
 
 from pe_fairseq import positions
+from pe_fairseq.attention import flex
 from pe_fairseq.attention.flex import attend_by_flex, compiled, flex_serves
 from pe_fairseq.attention.plain import plain_attention
 from pe_fairseq.attention.softmax import distance_terms
@@ -77,3 +78,23 @@ def test_it_serves_a_gpu_alone():
     assert not flex_serves(query, part("alibi", True), dropout=0.0)
     on_gpu = torch.empty(1, HEADS, KEYS, DIM, device="meta")
     assert not flex_serves(on_gpu, part("alibi", True), dropout=0.0)
+
+
+def test_a_gpu_that_cannot_compile_is_told(monkeypatch, caplog):
+    def broken():
+        def call(*args, **options):
+            raise RuntimeError("\nno Triton\nmore lines")
+
+        return call
+
+    monkeypatch.setattr(flex, "compiled", broken)
+    flex._compiles.cache_clear()
+    assert not flex._compiles(torch.device("cpu"))
+    assert "not compile on cpu, so blocks of queries are used: no Triton" in caplog.text
+    flex._compiles.cache_clear()
+
+
+@torch.inference_mode()
+def test_a_kept_mask_serves_training():
+    mask = flex._causal_mask(KEYS + 1, KEYS + 1, torch.device("cpu"))
+    assert not mask.kv_num_blocks.is_inference()

@@ -135,6 +135,14 @@ def test_step_by_step_equals_all_at_once(position, steps, padding, gradient, mon
 
 @every_scheme
 @torch.no_grad()
+def test_double_precision_decodes(position):
+    model, rows, state = build(decoder_position=position).double(), tokens(), {}
+    steps = [logits(model, rows[:, :end], incremental_state=state) for end in (18, 19, 20)]
+    assert torch.allclose(torch.cat(steps, dim=1), logits(model, rows), atol=1e-5)
+
+
+@every_scheme
+@torch.no_grad()
 def test_padding_that_appears_between_steps(position):
     """Rows end at different lengths, then all go on: the gap is no position."""
     model = build(decoder_position=position)

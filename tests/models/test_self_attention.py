@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from pe_fairseq import positions
 from pe_fairseq.models.self_attention import SelfAttention
+from pe_fairseq.positions import PositionIds
 
 PADDING = torch.tensor(
     [
@@ -54,3 +56,19 @@ def test_what_has_no_meaning_is_refused(option):
 def test_extra_keys_are_refused():
     with pytest.raises(ValueError, match="not served"):
         SelfAttention(8, 2, causal=True, add_bias_kv=True)
+
+
+def test_layers_of_one_state_keep_their_own_rotations():
+    x, shared = torch.randn(4, 1, 8), {}
+    size = positions.ModelSize(8, max_positions=16, heads=2)
+    parts = [
+        positions.build_layers(positions.parse(spec), size, lambda name: torch.Generator())[0]
+        for spec in ("rope", "rope(base=100)")
+    ]
+    for ids in (PositionIds(), PositionIds(stride=2), PositionIds()):
+        for part in parts:
+            attention = module()
+            attention.set_positions(part, ids)
+            alone = attention(x, incremental_state={})[0]
+            assert torch.equal(attention(x, incremental_state=shared)[0], alone)
+            attention._set_input_buffer(shared, {})
