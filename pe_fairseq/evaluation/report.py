@@ -13,6 +13,8 @@ import os
 import sys
 from pathlib import Path
 
+from cycler import cycler
+from matplotlib.colors import TABLEAU_COLORS
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 from rich.console import Console
@@ -21,6 +23,9 @@ from rich.text import Text
 
 from ..errors import UserError, one_line_errors
 from . import extrapolation, results
+
+# of a plot with more, the legend would hide the lines
+LINES_BESIDE_LEGEND = 6
 
 EQUAL = ("mode", "train_length", "precision", "data")
 
@@ -209,8 +214,11 @@ def _plot(rows, windows):
     train_length = next(iter(next(iter(rows.values())).values()))["signature"]["train_length"]
     lines = [line for row in rows.values() for line in row.values() if "nats" in line]
     width = max((line["loss_by_position"]["width"] for line in lines), default=1)
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    beside = len(rows) <= LINES_BESIDE_LEGEND
+    figure = Figure(figsize=(11 if beside else 15, 4.2), layout="constrained")
     by_window, by_position = figure.subplots(1, 2)
+    for axes in (by_window, by_position):
+        axes.set_prop_cycle(cycler(linestyle=["-", "--", ":"]) * cycler(color=TABLEAU_COLORS))
     for label, row in rows.items():
         known = [window for window in windows if "nats" in row.get(window, ())]
         values = [row[window]["perplexity_per_token"] for window in known]
@@ -232,7 +240,10 @@ def _plot(rows, windows):
         set_formatter(ScalarFormatter(useOffset=False))
     by_window.set_xlabel("window length (tokens); dotted: training length")
     by_window.set_ylabel("perplexity per token")
-    by_window.legend()
+    if beside:
+        by_window.legend()
+    else:
+        figure.legend(*by_window.get_legend_handles_labels(), loc="outside right center")
     by_position.set_xlabel("position in the longest window")
     by_position.set_ylabel("loss per token (nats)")
     figure.suptitle(_caption(rows, windows), fontsize="small")
