@@ -215,6 +215,8 @@ def test_interrupted(own, tmp_path, number):
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # a shell starts its background jobs, and so these tests, with SIGINT ignored
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
     while process.stderr.readline() != "binarising\n":
         assert process.poll() is None
