@@ -91,7 +91,8 @@ def main():
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--words", type=int, default=8000, help="size of the vocabulary")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--schemes", default=",".join(SCHEMES))
+    softmax = [name for name, scheme in SCHEMES.items() if not scheme().decays]
+    parser.add_argument("--schemes", default=",".join(softmax))
     options = parser.parse_args()
     options.lengths = [int(length) for length in options.lengths.split(",")]
 

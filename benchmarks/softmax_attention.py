@@ -94,9 +94,10 @@ def core_call(scheme, length):
 
 def our_core(module, q, k, v):
     turned_q, turned_k = q, k
-    if module.positions is not None and module.positions.rotation is not None:
-        rotation = module.positions.rotation
-        turned_q, turned_k = rotation(q, k, rotation.prepare(torch.arange(q.size(2))[None]))
+    if module.positions is not None and module.positions.query_key_map is not None:
+        query_key_map = module.positions.query_key_map
+        prepared = query_key_map.prepare(torch.arange(q.size(2))[None])
+        turned_q, turned_k = query_key_map(q, k, prepared)
     return softmax_attention(turned_q, turned_k, v, module.positions, q, causal=True)[0]
 
 
@@ -230,7 +231,7 @@ def main():
     parser.add_argument("--lengths", default=LENGTHS, metavar="N,…", help=LENGTHS)
     parser.add_argument(
         "--schemes",
-        default=",".join(positions.SCHEMES),
+        default=",".join(n for n, scheme in positions.SCHEMES.items() if not scheme().decays),
         metavar="SPEC,…",
         help="every registered scheme; a spec with options has its commas in parentheses",
     )

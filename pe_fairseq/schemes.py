@@ -23,7 +23,7 @@ class Row:
         parameters: trained numbers of the scheme in the whole model; None where the scheme
             does not exist at this size.
         longest: the number of positions it is defined for; None without a limit.
-        attention: softmax alone, or linear attention too.
+        attention: what it goes with, as it stands: softmax, linear attention, or both.
     """
 
     name: str
@@ -75,10 +75,16 @@ def _row(name, size):
         translation_invariant=scheme.translation_invariant,
         length_dependent=scheme.length_dependent,
         two_sided=scheme.two_sided,
-        attention=["softmax"] if scheme.needs_scores else ["softmax", "linear"],
+        attention=_attention(scheme),
         paper=scheme.paper,
         summary=type(scheme).__doc__.partition("\n")[0],
     )
+
+
+def _attention(scheme):
+    if scheme.needs_scores:
+        return ["softmax"]
+    return ["linear"] if scheme.decays else ["softmax", "linear"]
 
 
 def main(size: positions.ModelSize, as_json: bool):

@@ -13,10 +13,16 @@ from fairseq.models.transformer_lm import (
 from omegaconf import OmegaConf
 
 import pe_fairseq  # noqa: F401  registers the models
+from pe_fairseq.positions import SCHEMES
 
 WORDS = 40
 LENGTH = 24
 PAD = Dictionary().pad()
+
+# every scheme, as softmax attention takes it
+SOFTMAX = [f"{name}(decay=false)" if cls().decays else name for name, cls in SCHEMES.items()]
+# schemes that linear attention takes
+LINEAR = [name for name, cls in SCHEMES.items() if not cls.needs_scores]
 
 SMALL = {
     "decoder_embed_dim": 16,

@@ -3,7 +3,7 @@
     score_ij = (q_i · k_j + u_i · key_m) / √head_dim + bias_m
     output_i = Σ_j dropout(softmax_j(score_ij)) (v_j + value_m),   m = i − j
 
-u is the query before any rotation. The scores of one block of queries exist at a time, in
+u is the query before any query/key map. The scores of one block of queries exist at a time, in
 the backward pass too, which computes them again: nothing of shape (heads, query_len,
 key_len) is kept (as in Dao et al. 2022, §3.1).
 

@@ -47,7 +47,7 @@ def softmax_attention(
 
     Args:
         positions: what a layer adds by distance, or None.
-        term_query: the queries that ``positions`` sees, before any rotation:
+        term_query: the queries that ``positions`` sees, before any query/key map:
             ``(batch, heads, query_len, head_dim)``; None for ``query``.
         stride: the distance of neighbouring tokens.
         causal: a query sees no key after its own position.

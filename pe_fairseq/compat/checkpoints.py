@@ -150,6 +150,7 @@ def _why_not(path, error):
 # read as text, never evaluated: paths and the like, and our own specs
 NEVER_EVALUATED = {
     "data",
+    "decoder_attention",
     "decoder_position",
     "encoder_position",
     *(

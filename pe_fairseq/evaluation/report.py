@@ -104,7 +104,7 @@ def _label(line, lines):
     )
     if changed:
         label += f" [{', '.join(f'{name}={value}' for name, value in changed.items())}]"
-    for name in ("architecture", "size", "updates", "seed"):
+    for name in ("attention", "architecture", "size", "updates", "seed"):
         if len({other["signature"][name] for other in lines}) > 1:
             label += f", {results.short({name: signature[name]})}"
     return label

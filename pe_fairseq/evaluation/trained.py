@@ -108,6 +108,7 @@ def load(path, data, overrides=None, precision="float32", cpu=False) -> Trained:
     model = model.to(device=device, dtype=PRECISIONS[precision]).eval()
     about = {
         "scheme": _scheme(model, cfg),
+        "attention": str(getattr(model.decoder, "attention", "softmax")),
         "architecture": cfg.model._name,
         "size": _size(cfg.model),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),

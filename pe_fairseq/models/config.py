@@ -15,7 +15,7 @@ from typing import Optional
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 
-from .. import positions
+from .. import attention, positions
 from ..errors import UserError
 from ..positions.beyond import CHOICES as BEYOND_CHOICES
 
@@ -47,6 +47,13 @@ class PeLanguageModelConfig(TransformerLanguageModelConfig):
         metadata={
             "help": "position scheme and its options, e.g. learned or "
             "'sinusoidal(layout=interleaved)'; one of: " + ", ".join(positions.SCHEMES)
+        },
+    )
+    decoder_attention: str = field(
+        default="softmax",
+        metadata={
+            "help": "softmax, or linear attention: performer, 'performer(features=favor)'; "
+            "features are relu, elu, favor or favor-relu"
         },
     )
     decoder_position_stride: int = field(
@@ -106,34 +113,17 @@ class PeLanguageModelWiki103Config(PeLanguageModelConfig):
     no_decoder_final_norm: bool = True
 
 
-SIZES = {
-    "pe_lm": PeLanguageModelConfig,
-    "pe_lm_tiny": PeLanguageModelTinyConfig,
-    "pe_lm_wiki103": PeLanguageModelWiki103Config,
-}
-
-
-def with_scheme(scheme):
-    """``pe_lm``'s config, identical but for the position scheme that it starts from."""
-    field_of_base = PeLanguageModelConfig.__dataclass_fields__["decoder_position"]
-    changed = field(default=scheme, metadata=dict(field_of_base.metadata))
-    cls = make_dataclass(
-        "PeLanguageModelConfig_" + scheme.replace("-", "_"),
-        [("decoder_position", str, changed)],
-        bases=(PeLanguageModelConfig,),
-        namespace={"__module__": __name__},
-    )
-    globals()[cls.__name__] = cls  # where pickle looks for it
+def with_defaults(name, base, **defaults):
+    """The config ``base`` with other defaults, a dataclass that pickle finds in this module."""
+    fields = []
+    for option, default in defaults.items():
+        of_base = base.__dataclass_fields__[option]
+        changed = field(default=default, metadata=dict(of_base.metadata))
+        fields.append((option, of_base.type, changed))
+    name = base.__name__ + "_" + name.replace("-", "_")
+    cls = make_dataclass(name, fields, bases=(base,), namespace={"__module__": __name__})
+    globals()[name] = cls
     return cls
-
-
-def refuse_other_scheme(architecture, scheme, spec):
-    """Raise UserError if ``spec`` names another scheme than the architecture does."""
-    if scheme is not None and positions.parse(spec).name != scheme:
-        raise UserError(
-            f"--arch {architecture} is pe_lm with '{scheme}' positions; for '{spec}' write "
-            "--arch pe_lm beside it"
-        )
 
 
 def add_arguments(parser, config):
@@ -141,7 +131,7 @@ def add_arguments(parser, config):
 
     fairseq turns a bool whose default is True into a flag that switches it *off*
     under the name that says on. Such a field gets ``--name`` and ``--no-name``. The
-    position spec is checked while the command line is read, before any data loads.
+    specs are checked while the command line is read, before any data loads.
     """
     for option in fields(config):
         if option.type is bool and option.default is True:
@@ -150,17 +140,46 @@ def add_arguments(parser, config):
                 action=argparse.BooleanOptionalAction,
                 help=config._get_help(option.name),
             )
-    parser.add_argument(
-        "--decoder-position",
-        type=_checked_spec,
-        metavar="SPEC",
-        help=config._get_help("decoder_position"),
-    )
+    for name, parse in (("position", positions.parse), ("attention", attention.parse)):
+        parser.add_argument(
+            f"--decoder-{name}",
+            type=_checked_by(parse),
+            metavar="SPEC",
+            help=config._get_help(f"decoder_{name}"),
+        )
 
 
-def _checked_spec(text):
-    positions.parse(text)
-    return text
+def _checked_by(parse):
+    def checked(text):
+        parse(text)
+        return text
+
+    return checked
+
+
+def refuse_misfit(config):
+    """Raise UserError if attention, positions and attention dropout do not go together."""
+    kind = attention.parse(config.decoder_attention)
+    scheme = positions.parse(config.decoder_position)
+    if not kind.linear:
+        if scheme.decays:
+            raise UserError(
+                f"'{scheme}' lets weights decay from token to token, which softmax attention "
+                "does not do; add --decoder-attention performer, or leave the decay out with "
+                "permute(decay=false)"
+            )
+        return
+    if scheme.needs_scores:
+        fits = [name for name, cls in positions.SCHEMES.items() if not cls.needs_scores]
+        raise UserError(
+            f"'{scheme}' positions act on the matrix of scores, which linear attention "
+            f"('{kind}') never forms; with it go: {', '.join(fits)}"
+        )
+    if config.attention_dropout:
+        raise UserError(
+            f"--attention-dropout {config.attention_dropout:g} drops weights, which linear "
+            f"attention ('{kind}') never forms; set it to 0 (--dropout acts as ever)"
+        )
 
 
 def complete(config, vocabulary):
@@ -195,6 +214,7 @@ def complete(config, vocabulary):
         raise UserError("--adaptive-input needs --adaptive-input-cutoff, such as 20000,60000")
     _check_filters(config.character_filters)
     _check_ranges(config)
+    refuse_misfit(config)
     if config.decoder_embed_dim % config.decoder_attention_heads:
         raise UserError(
             f"--decoder-embed-dim {config.decoder_embed_dim} does not divide into "

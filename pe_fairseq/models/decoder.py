@@ -1,5 +1,6 @@
 """fairseq's Transformer decoder with our positions and our self-attention."""
 
+import logging
 import sys
 import zlib
 from argparse import Namespace
@@ -12,9 +13,12 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor
 
-from .. import positions
+from .. import attention, positions
 from ..errors import UserError
+from .linear_self_attention import LinearSelfAttention
 from .self_attention import SelfAttention
+
+logger = logging.getLogger(__name__)
 
 # fairseq drops what is longer than the model's limit from training and evaluation, and
 # takes the minimum over models; no scheme's limit is told to it. A table refuses instead.
@@ -25,26 +29,30 @@ class DecoderLayer(TransformerDecoderLayerBase):
     """fairseq's decoder layer with our self-attention."""
 
     def build_self_attention(self, embed_dim, cfg, add_bias_kv=False, add_zero_attn=False):
-        return SelfAttention(
-            embed_dim,
-            cfg.decoder.attention_heads,
-            dropout=cfg.attention_dropout,
-            add_bias_kv=add_bias_kv,
-            add_zero_attn=add_zero_attn,
-            q_noise=self.quant_noise,
-            qn_block_size=self.quant_noise_block_size,
-            causal=True,
-        )
+        options = {
+            "dropout": cfg.attention_dropout,
+            "add_bias_kv": add_bias_kv,
+            "add_zero_attn": add_zero_attn,
+            "q_noise": self.quant_noise,
+            "qn_block_size": self.quant_noise_block_size,
+            "causal": True,
+        }
+        heads = cfg.decoder.attention_heads
+        if cfg.attention.linear:
+            return LinearSelfAttention(embed_dim, heads, linear=cfg.attention, **options)
+        return SelfAttention(embed_dim, heads, **options)
 
 
 class PositionDecoder(TransformerDecoder):
     """A decoder whose positions come from ``config.decoder_position``.
 
-    With ``sinusoidal`` and ``learned`` its parameter names, their order, and its
-    outputs equal stock fairseq's.
+    Its self-attention is ``config.decoder_attention``. With softmax attention and
+    ``sinusoidal`` or ``learned`` positions, its parameter names, their order, and its outputs
+    equal stock fairseq's.
     """
 
     def __init__(self, config, dictionary, embed_tokens, no_encoder_attn=False):
+        self.attention = attention.parse(config.decoder_attention)
         # the stock table would draw from the global random generator
         stock = Namespace(**{**vars(config), "no_token_positional_embeddings": True})
         super().__init__(stock, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
@@ -60,7 +68,11 @@ class PositionDecoder(TransformerDecoder):
             layers=config.decoder_layers,
             causal=True,
             unused_rows=self.padding_idx + 1,
+            features=self._set_feature_maps(config),
         )
+        caution = self.scheme.caution(size)
+        if caution is not None:
+            logger.warning(caution)
         embedding = positions.build_embedding(self.scheme, size, position_generator)
         if embedding is not None:
             self._set_embed_positions(embedding)
@@ -69,6 +81,16 @@ class PositionDecoder(TransformerDecoder):
         for layer, layer_positions in zip(self.layers.children(), layers, strict=True):
             if layer_positions is not None:
                 layer.self_attn.set_positions(layer_positions, self.position_ids)
+
+    def _set_feature_maps(self, config):
+        """Give linear attention its feature maps; return how many features, None without."""
+        if not self.attention.linear:
+            return None
+        head_dim = self.embed_dim // config.decoder_attention_heads
+        generator = position_generator("feature map")
+        for layer in self.layers.children():
+            layer.self_attn.feature_map = self.attention.feature_map(head_dim, generator)
+        return layer.self_attn.feature_map.size
 
     def _build_beyond(self, config):
         rule = config.decoder_position_beyond
@@ -99,6 +121,7 @@ class PositionDecoder(TransformerDecoder):
 
     def build_decoder_layer(self, args, no_encoder_attn=False):
         cfg = TransformerConfig.from_namespace(args)
+        cfg.attention = attention.parse(args.decoder_attention)
         layer = DecoderLayer(cfg, no_encoder_attn)
         if cfg.checkpoint_activations:
             layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
@@ -132,7 +155,8 @@ class PositionDecoder(TransformerDecoder):
 
         Raises:
             UserError: a position is beyond a learned table.
-            ValueError: the prefix is no longer than what the state holds.
+            ValueError: the prefix is no longer than what the state holds; or
+                ``full_context_alignment`` under linear attention.
         """
         if alignment_layer is None:
             alignment_layer = self.num_layers - 1
@@ -145,7 +169,7 @@ class PositionDecoder(TransformerDecoder):
         x = self._embed(tokens, prev_output_tokens, padding).transpose(0, 1)
         mask = x.new_zeros(1, 1) if full_context_alignment else None
 
-        attention = None
+        encoder_attention = None
         inner_states: List[Optional[Tensor]] = [x]
         for index, layer in enumerate(self.layers):
             wanted = index == alignment_layer
@@ -161,14 +185,14 @@ class PositionDecoder(TransformerDecoder):
             )
             inner_states.append(x)
             if wanted and layer_attention is not None:
-                attention = layer_attention[:alignment_heads].float().mean(dim=0).to(x)
+                encoder_attention = layer_attention[:alignment_heads].float().mean(dim=0).to(x)
 
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         x = x.transpose(0, 1)
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
-        return x, {"attn": [attention], "inner_states": inner_states}
+        return x, {"attn": [encoder_attention], "inner_states": inner_states}
 
     def _embed(self, tokens, prefix, padding):
         """Token and position vectors of ``tokens``, the end of ``prefix``: ``(B, L, D)``."""

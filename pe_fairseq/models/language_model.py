@@ -15,9 +15,9 @@ from omegaconf import OmegaConf, open_dict
 import pe_fairseq
 
 from ..errors import UserError
-from ..positions import SCHEMES
-from .config import SIZES, add_arguments, complete, refuse_other_scheme, with_scheme
+from .config import add_arguments, complete
 from .decoder import PositionDecoder
+from .named import ARCHITECTURES
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class PeLanguageModel(TransformerLanguageModel):
 
     Attributes:
         config_class: the dataclass of its options.
-        scheme: the position scheme that the architecture's name promises, or None.
+        architecture: what its name promises.
     """
 
     @classmethod
@@ -45,7 +45,7 @@ class PeLanguageModel(TransformerLanguageModel):
         """
         if not OmegaConf.is_config(cfg):
             cfg = OmegaConf.structured(cfg)
-        refuse_other_scheme(cls.__name__, cls.scheme, cfg.decoder_position)
+        cls.architecture.refuse_other(cls.__name__, cfg)
         sha256 = check_dictionary(cfg, task.source_dictionary)
         config = complete(
             Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)),
@@ -54,7 +54,8 @@ class PeLanguageModel(TransformerLanguageModel):
         check_start(config, task)
         logger.info(
             f"pe-fairseq {pe_fairseq.__version__}: --decoder-position "
-            f"'{config.decoder_position}', dictionary sha256 {sha256}"
+            f"'{config.decoder_position}' --decoder-attention "
+            f"'{config.decoder_attention}', dictionary sha256 {sha256}"
         )
         embed_tokens = cls.build_embed_tokens(config, task.source_dictionary)
         decoder = PositionDecoder(
@@ -146,12 +147,8 @@ def _remember(config, found):
             whole.model.dictionary_sha256 = found
 
 
-def _register(name, config, scheme=None):
-    cls = type(name, (PeLanguageModel,), {"config_class": config, "scheme": scheme})
-    register_model(name, dataclass=config)(cls)
-
-
-for _name, _config in SIZES.items():
-    _register(_name, _config)
-for _scheme in SCHEMES:
-    _register("pe_lm_" + _scheme.replace("-", "_"), with_scheme(_scheme), _scheme)
+for _name, _architecture in ARCHITECTURES.items():
+    _members = {"config_class": _architecture.config, "architecture": _architecture}
+    register_model(_name, dataclass=_architecture.config)(
+        type(_name, (PeLanguageModel,), _members)
+    )

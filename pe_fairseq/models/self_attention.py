@@ -37,7 +37,13 @@ class SelfAttention(MultiheadAttention):
         self.position_ids = PositionIds()
 
     def set_positions(self, positions: LayerPositions, position_ids: PositionIds):
-        """Give the layer its part of a position scheme."""
+        """Give the layer its part of a position scheme.
+
+        Raises:
+            ValueError: it has a decay, which softmax attention does not apply.
+        """
+        if positions.log_decay is not None:
+            raise ValueError("softmax attention applies no decay")
         self.positions = positions
         self.position_ids = position_ids
 
@@ -82,10 +88,10 @@ class SelfAttention(MultiheadAttention):
         state = self._get_input_buffer(incremental_state)
         padding = _all_padding(state, key_padding_mask, k)
         term_query = q
-        if self.positions is not None and self.positions.rotation is not None:
+        if self.positions is not None and self.positions.query_key_map is not None:
             held = state["prev_key"].size(2) if state else 0
-            prepared = self._prepare_rotation(held, query_len, padding, q, incremental_state)
-            q, k = self.positions.rotation(q, k, prepared)
+            prepared = self._prepare_map(held, query_len, padding, q, incremental_state)
+            q, k = self.positions.query_key_map(q, k, prepared)
         if state:
             k = torch.cat([state["prev_key"], k], dim=2)
             v = torch.cat([state["prev_value"], v], dim=2)
@@ -117,18 +123,18 @@ class SelfAttention(MultiheadAttention):
             weights = weights.transpose(0, 1) if need_head_weights else weights.mean(dim=1)
         return self.out_proj(output), weights
 
-    def _prepare_rotation(self, held, query_len, padding, like, incremental_state):
-        """What the rotation needs for the newest ``query_len`` tokens.
+    def _prepare_map(self, held, query_len, padding, like, incremental_state):
+        """What the map of queries and keys needs for the newest ``query_len`` tokens.
 
         The layers of one step of incremental decoding share it.
         """
         shared = {} if incremental_state is None else incremental_state
-        wanted = (id(self.positions.rotation), self.position_ids, held, query_len)
-        if shared.get("rotation", (None, None))[0] != wanted:
+        wanted = (id(self.positions.query_key_map), self.position_ids, held, query_len)
+        if shared.get("query_key_map", (None, None))[0] != wanted:
             counts = count_tokens(held + query_len, padding, like.device)[:, held:]
-            prepared = self.positions.rotation.prepare(self.position_ids.of(counts))
-            shared["rotation"] = wanted, prepared
-        return shared["rotation"][1]
+            prepared = self.positions.query_key_map.prepare(self.position_ids.of(counts))
+            shared["query_key_map"] = wanted, prepared
+        return shared["query_key_map"][1]
 
     def _split_heads(self, x):
         """``(len, batch, embed_dim)`` to ``(batch, heads, len, head_dim)``."""

@@ -15,7 +15,7 @@ from fairseq.models import (
 )
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from .. import positions
+from .. import attention, positions
 from ..errors import UserError
 from .config import PeLanguageModelConfig
 
@@ -103,6 +103,7 @@ def adopt(cfg, name, changes):
 # before the field existed; None where it always did.
 FUNCTION = {
     "decoder_position": None,
+    "decoder_attention": "softmax",
     "decoder_position_stride": 1,
     "decoder_position_offset": 0,
     "decoder_attention_heads": None,
@@ -150,11 +151,18 @@ def refuse_other_model(path, saved, wanted, new_run):
 
 
 def refuse_other_scheme(model, changes):
-    """Raise UserError if ``changes`` give a trained model of ours another scheme.
+    """Raise UserError if ``changes`` give a trained model of ours another scheme or attention.
 
-    Its options may change (a base, a clip): that is how a scheme is tried out of its
+    Options of a scheme may change (a base, a clip): that is how a scheme is tried out of its
     range.
     """
+    if "decoder_attention" in changes and hasattr(model, "decoder_position"):
+        trained = getattr(model, "decoder_attention", "softmax")
+        if str(attention.parse(changes["decoder_attention"])) != str(attention.parse(trained)):
+            raise UserError(
+                f"--model-overrides: the checkpoint was trained with '{trained}' attention; it "
+                f"cannot be evaluated with '{changes['decoder_attention']}'"
+            )
     trained, asked = getattr(model, "decoder_position", None), changes.get("decoder_position")
     if trained is None or asked is None:
         return

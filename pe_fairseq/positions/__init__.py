@@ -7,7 +7,7 @@ This package and ``pe_fairseq.attention`` import torch only.
 # isort: off
 from . import none, learned, sinusoidal  # noqa: F401
 from . import shaw, sinusoidal_relative  # noqa: F401
-from . import rotary, alibi, t5  # noqa: F401
+from . import rotary, permute, alibi, t5  # noqa: F401
 
 # isort: on
 from .beyond import Beyond

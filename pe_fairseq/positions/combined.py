@@ -31,7 +31,7 @@ class Combined(Scheme):
         self.paper = "; ".join(part.paper for part in parts)
         self.translation_invariant = all(part.translation_invariant for part in parts)
         self.two_sided = all(part.two_sided for part in parts)
-        for promise in ("length_dependent", "bounded", "needs_scores"):
+        for promise in ("length_dependent", "bounded", "needs_scores", "decays"):
             setattr(self, promise, any(getattr(part, promise) for part in parts))
 
     @property

@@ -13,17 +13,20 @@ class LayerPositions(nn.Module):
     """What one attention layer gets from a scheme.
 
     Attributes:
-        rotation: the map of queries and keys, or None.
+        query_key_map: the map of queries and keys, or None.
         terms: what is added by distance.
         biases: of these, the ones that add one number per distance to the scores.
         vectors: the first that has a vector per distance, or None.
         by_distance: ``biases`` and ``vectors`` say all that the terms add.
         adds_to_values: a term adds to the values too.
+        log_decay: log r of each head, ``(H,)`` in float64, or None. It is no buffer, which
+            half precision would round.
     """
 
-    def __init__(self, rotation, terms):
+    def __init__(self, query_key_map, terms, log_decay=None):
         super().__init__()
-        self.rotation = rotation
+        self.query_key_map = query_key_map
+        self.log_decay = log_decay
         self.terms = nn.ModuleList(terms)
         with_vectors = [term for term in terms if isinstance(term, RelativeVectors)]
         self.by_distance = len(with_vectors) <= 1 and all(map(_by_distance, terms))
@@ -73,13 +76,28 @@ def build_layers(
     scheme: Scheme, size: ModelSize, generator: Callable[[str], torch.Generator]
 ) -> List[Optional[LayerPositions]]:
     """The positions of every layer; None where the scheme has nothing for a layer."""
-    rotation = next(filter(None, (part.rotation(size) for part in scheme.parts)), None)
+    maps = [_maps(part, size) for part in scheme.parts]
     terms = [_terms(part, size, generator(part.name)) for part in scheme.parts]
-    layers = [[term for term in layer if term is not None] for layer in zip(*terms)]
-    return [
-        LayerPositions(rotation, layer) if rotation is not None or layer else None
-        for layer in layers
-    ]
+    log_decay = _first(part.log_decay(size) for part in scheme.parts)
+    layers = []
+    for maps_of_layer, terms_of_layer in zip(zip(*maps), zip(*terms)):
+        query_key_map = _first(maps_of_layer)
+        present = [term for term in terms_of_layer if term is not None]
+        if query_key_map is None and not present and log_decay is None:
+            layers.append(None)
+        else:
+            layers.append(LayerPositions(query_key_map, present, log_decay))
+    return layers
+
+
+def _first(found):
+    return next((x for x in found if x is not None), None)
+
+
+def _maps(part, size):
+    if part.per_layer:
+        return [part.query_key_map(size, layer) for layer in range(size.layers)]
+    return [part.query_key_map(size, 0)] * size.layers
 
 
 def _terms(part, size, generator):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from .registry import register
-from .scheme import ROTARY, Scheme, check_choice
+from .scheme import QUERY_KEY_MAP, Scheme, check_choice
 from .sinusoidal import check_base
 
 PAIRINGS = ("half", "interleaved")
@@ -28,9 +28,14 @@ PAIRINGS = ("half", "interleaved")
 class Rotation(nn.Module):
     """Turns the first ``rotated`` dimensions of every head; no parameters.
 
+    Of features that are not negative it makes some that are, so linear attention keeps the
+    unturned ones for the sum of the weights (Su et al. 2021, eq. 19).
+
     Args:
         rotated: d, an even number of dimensions.
     """
+
+    keeps_sign = False
 
     def __init__(self, rotated, base, pairing):
         super().__init__()
@@ -80,7 +85,7 @@ class Rotation(nn.Module):
 class Rope(Scheme):
     """Queries and keys turned by their positions (RoPE, Su et al. 2021)."""
 
-    family = ROTARY
+    family = QUERY_KEY_MAP
     places = ("query/key map",)
     paper = "Su et al. 2021"
     translation_invariant = True
@@ -104,11 +109,11 @@ class Rope(Scheme):
             if not 0 < self.fraction <= 1:
                 raise UserError(f"fraction={self.fraction:g} must be above 0 and at most 1")
 
-    def rotation(self, size):
-        rotated = int(size.head_dim * self.options.fraction) // 2 * 2
+    def query_key_map(self, size, layer):
+        rotated = int(size.key_dim * self.options.fraction) // 2 * 2
         if rotated == 0:
             raise UserError(
-                f"fraction={self.options.fraction:g} of a head of {size.head_dim} leaves no "
+                f"fraction={self.options.fraction:g} of a head of {size.key_dim} leaves no "
                 "pair of dimensions to turn"
             )
         return Rotation(rotated, self.options.base, self.options.pairing)

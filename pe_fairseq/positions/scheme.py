@@ -3,21 +3,21 @@
 Letters for shapes: B batch, H heads, Q query_len, K key_len, L length, D embed_dim.
 """
 
-import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar, Optional, Tuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import UserError
+from ..spec_text import write_call
 from .relative import RelativeTerm
 
 # Two schemes of one family would do one thing twice.
 EMBEDDING = "embedding"
 RELATIVE_VECTORS = "relative vectors"
 SCALAR_BIAS = "scalar bias"
-ROTARY = "rotary"
+QUERY_KEY_MAP = "query/key map"
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class ModelSize:
         causal: a query sees no later key.
         unused_rows: rows before position 0 in a table, ``padding_idx + 1`` in
             fairseq's checkpoints and 0 elsewhere.
+        features: of a query or key of one head, under linear attention; None under softmax.
 
     Raises:
         UserError: a size is below 1, or the heads do not divide the embedding.
@@ -43,6 +44,7 @@ class ModelSize:
     layers: int = 1
     causal: bool = True
     unused_rows: int = 0
+    features: Optional[int] = None
 
     def __post_init__(self):
         for name in ("embed_dim", "max_positions", "heads", "layers"):
@@ -56,6 +58,11 @@ class ModelSize:
     @property
     def head_dim(self) -> int:
         return self.embed_dim // self.heads
+
+    @property
+    def key_dim(self) -> int:
+        """Width of a query or key of one head where the two meet."""
+        return self.head_dim if self.features is None else self.features
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,7 @@ class Scheme:
         bounded: it has no meaning for positions from ``ModelSize.max_positions`` on.
         two_sided: it is defined where a query sees later keys.
         needs_scores: it acts on the score matrix, which linear attention never forms.
+        decays: weights fall with the distance by ``log_decay``, under linear attention alone.
     """
 
     name: ClassVar[str]
@@ -92,6 +100,7 @@ class Scheme:
     bounded: ClassVar[bool] = False
     two_sided: ClassVar[bool] = True
     needs_scores: ClassVar[bool] = False
+    decays: bool = False
     Options: ClassVar[type] = NoOptions
 
     def __init__(self, options=None):
@@ -115,12 +124,24 @@ class Scheme:
         """
         return None
 
-    def rotation(self, size: ModelSize) -> Optional[nn.Module]:
-        """The map of queries and keys before their product, or None.
+    def query_key_map(self, size: ModelSize, layer: int) -> Optional[nn.Module]:
+        """The map of one layer's queries and keys before their product, or None.
 
         Its ``prepare`` maps ids ``(B or 1, L)`` to what all layers share, and the module maps
-        queries and keys ``(B, H, L, head_dim)`` and that to queries and keys.
+        queries and keys ``(B, H, L, key_dim)`` and that to queries and keys. Its attribute
+        ``keeps_sign`` says that of what is not negative it makes nothing that is.
         """
+        return None
+
+    def log_decay(self, size: ModelSize) -> Optional[Tensor]:
+        """log r of each head, ``(H,)`` in float64, at most 0; None where no weight decays.
+
+        Linear attention multiplies the weight of a key by r at each position of distance.
+        """
+        return None
+
+    def caution(self, size: ModelSize) -> Optional[str]:
+        """What a user of the scheme at this size should know, or None."""
         return None
 
     def relative_term(
@@ -131,19 +152,10 @@ class Scheme:
 
     def __str__(self):
         """The spec text that makes this scheme, with the options that are not default."""
-        changed = [
-            f"{field.name}={_text(getattr(self.options, field.name))}"
-            for field in dataclasses.fields(self.options)
-            if getattr(self.options, field.name) != field.default
-        ]
-        return f"{self.name}({','.join(changed)})" if changed else self.name
+        return write_call(self.name, self.options)
 
 
 def check_choice(option, value, choices):
     """Raise UserError unless ``value`` is one of ``choices``."""
     if value not in choices:
         raise UserError(f"{option}={value} is not one of {', '.join(choices)}")
-
-
-def _text(value):
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -10,11 +10,13 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
 from pe_fairseq.errors import UserError
-from pe_fairseq.models.config import SIZES
+from pe_fairseq.models.named import ARCHITECTURES
 
 
 def saved_config():
-    config = OmegaConf.to_container(OmegaConf.structured(SIZES["pe_lm"](_name="pe_lm")))
+    config = OmegaConf.to_container(
+        OmegaConf.structured(ARCHITECTURES["pe_lm"].config(_name="pe_lm"))
+    )
     return {**config, **SMALL}
 
 
@@ -26,7 +28,7 @@ def command_line(*arguments, arch="pe_lm"):
     return convert_namespace_to_omegaconf(args).model
 
 
-@pytest.mark.parametrize("arch", SIZES)
+@pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_every_size_is_pre_norm(arch):
     assert command_line(arch=arch).decoder_normalize_before is True
     assert command_line("--decoder-normalize-before", arch=arch).decoder_normalize_before
@@ -68,15 +70,15 @@ def test_the_same_model_by_command_line_and_by_yaml():
             assert str(yaml[key]) == str(value), key
 
 
-@pytest.mark.parametrize("arch", SIZES)
+@pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_a_checkpoint_from_before_an_option_existed(arch):
     """Fields that a saved config lacks come from the size's defaults."""
-    saved = OmegaConf.to_container(OmegaConf.structured(SIZES[arch](_name=arch)))
+    saved = OmegaConf.to_container(OmegaConf.structured(ARCHITECTURES[arch].config(_name=arch)))
     small = {**SMALL, "adaptive_input_cutoff": "10,20", "adaptive_softmax_cutoff": "10,20"}
     small.update(
         {key: value for key, value in saved.items() if "cutoff" not in key and key not in SMALL}
     )
-    if arch != "pe_lm_wiki103":
+    if not arch.endswith("wiki103"):
         small.update(adaptive_input_cutoff=None, adaptive_softmax_cutoff=None)
     old = {
         key: value
@@ -90,7 +92,7 @@ def test_a_checkpoint_from_before_an_option_existed(arch):
     ]
     for a, b in zip(built[0].parameters(), built[1].parameters()):
         assert torch.equal(a, b)
-    assert built[1].decoder.scheme.name == "sinusoidal"
+    assert str(built[1].decoder.scheme) == saved["decoder_position"]
 
 
 def test_an_option_that_is_gone_is_dropped_from_an_old_checkpoint():

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from build import LENGTH, PAD, SMALL, Task, build, pad_left, pad_right, tokens
+from build import LENGTH, PAD, SMALL, SOFTMAX, Task, build, pad_left, pad_right, tokens
 from fairseq import checkpoint_utils
 from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 from fairseq.sequence_scorer import SequenceScorer
@@ -10,7 +10,6 @@ from fairseq.sequence_scorer import SequenceScorer
 from pe_fairseq import positions
 from pe_fairseq.attention import one_query
 from pe_fairseq.errors import UserError
-from pe_fairseq.positions import SCHEMES
 
 SUMS = [
     "learned+shaw",
@@ -19,7 +18,7 @@ SUMS = [
     "rope+shaw",
     "shaw(clip=3)+alibi",
 ]
-every_scheme = pytest.mark.parametrize("position", [*SCHEMES, *SUMS])
+every_scheme = pytest.mark.parametrize("position", [*SOFTMAX, *SUMS])
 PREFIX = 6
 
 
@@ -338,7 +337,7 @@ def test_beam_search_scores_are_those_of_a_full_pass(position):
 def test_shared_parameters_start_bit_equal():
     """Two models that differ in their scheme alone have the same start."""
     states, after = {}, []
-    for name in SCHEMES:
+    for name in SOFTMAX:
         states[name] = build(decoder_position=name).state_dict()
         after.append(torch.rand(1))
     assert all(torch.equal(value, after[0]) for value in after)
@@ -356,12 +355,12 @@ def test_shared_parameters_drop_out_alike(attention_dropout):
     Blocked attention takes one number for all its weights, torch's dropout one a weight.
     """
     after = {}
-    for name in SCHEMES:
+    for name in SOFTMAX:
         options = {"dropout": 0.3, "attention_dropout": attention_dropout}
         model = build(decoder_position=name, **options).train()
         torch.manual_seed(0)
         logits(model, tokens())
-        blocked = attention_dropout and positions.find(name).needs_scores
+        blocked = attention_dropout and positions.parse(name).needs_scores
         after.setdefault(bool(blocked), []).append(torch.rand(1))
     assert len(after) == (2 if attention_dropout else 1)
     for values in after.values():

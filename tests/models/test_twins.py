@@ -40,7 +40,7 @@ def test_rope():
     ids = torch.arange(LENGTH)[None].expand(2, -1)
     cos, sin = LlamaRotaryEmbedding(config)(q, ids)
     expected = apply_rotary_pos_emb(q, k, cos, sin)
-    rotation = layer("rope").rotation
+    rotation = layer("rope").query_key_map
     for ours, theirs in zip(rotation(q, k, rotation.prepare(ids)), expected):
         assert torch.allclose(ours, theirs, atol=1e-5)
 
@@ -54,7 +54,7 @@ def test_rope_interleaved():
     x = torch.randn(2, HEADS, LENGTH, HEAD_DIM)
     sin, cos = create_sinusoidal_positions(LENGTH, HEAD_DIM)[None].chunk(2, dim=-1)
     expected = apply_rotary_pos_emb(x.transpose(1, 2), sin, cos).transpose(1, 2)
-    rotation = layer("rope(pairing=interleaved)").rotation
+    rotation = layer("rope(pairing=interleaved)").query_key_map
     ours = rotation(x, x, rotation.prepare(torch.arange(LENGTH)[None]))
     assert all(torch.allclose(one, expected, atol=1e-5) for one in ours)
 

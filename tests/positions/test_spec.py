@@ -70,7 +70,7 @@ def test_a_sum_promises_what_all_its_parts_promise():
         ("learned+sinusoidal", "two schemes of one family (embedding)"),
         ("shaw+nezha", "two schemes of one family (relative vectors)"),
         ("alibi+t5", "two schemes of one family (scalar bias)"),
-        ("rope+rope(base=500)", "two schemes of one family (rotary)"),
+        ("rope+rope(base=500)", "two schemes of one family (query/key map)"),
         ("none+shaw", "'none' stands alone"),
         ("shaw(clip=0)", "clip=0 must be 1 or more"),
         ("shaw(clip=2.5)", "takes a whole number, not '2.5'"),
