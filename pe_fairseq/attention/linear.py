@@ -22,7 +22,7 @@ from typing import NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
-from .linear_chunks import CausalChunks
+from .linear_chunks import CausalChunks, Powers
 from .plain import wide_type
 
 # The largest features are about 1. A sum of weights below this says nothing; it is 0 for a
@@ -122,6 +122,7 @@ def chunked(
     key_log_scale: Optional[Tensor] = None,
     key_padding_mask: Optional[Tensor] = None,
     normalize: bool = True,
+    powers: Optional[Powers] = None,
 ) -> Tuple[Tensor, State]:
     """Attend causally, by chunks. Half precision is computed in float32.
 
@@ -137,6 +138,9 @@ def chunked(
             nothing but those may come of it.
         key_padding_mask: bool ``(B, N)``, True at padding, or None.
         normalize: divide by the sum of the weights.
+        powers: of the permutation P that each token adds; None where features come permuted
+            already. The state then counts from its own place: it is P^(−n) of the state that
+            n permuted tokens leave.
 
     Returns:
         output ``(B, H, N, D)``, and the state after the last token.
@@ -150,6 +154,7 @@ def chunked(
         values.flatten(0, 1),
         normaliser.flatten(0, 1),
         SMALLEST_SUM if normalize else None,
+        powers,
     )
     output, values, normaliser = (
         x.unflatten(0, batch_heads) for x in (output, values, normaliser)

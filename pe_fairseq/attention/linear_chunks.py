@@ -16,17 +16,34 @@ chunk, g and e those of numerator and denominator:
     dv = Aᵀ g + exp(c_C − c) k G
     previous G = exp(c_C) G + Σ_a exp(c_a) q_a g_aᵀ,   previous h likewise with e for g
 
+Where each token permutes features once more, (P x)[m] = x[π(m)], the q_a and k_a above are
+P^a q_a and P^a k_a, and the next T and z are P^(−C) of what stands there: a chunk counts from
+its own start, so that one table of powers serves all chunks.
+
 The state before each chunk is kept, M · (D + 1) numbers for C tokens; A is made again.
 
-Shapes: X batch · heads, N length, C tokens of a chunk, M features, D head_dim.
+Shapes: B batch, H heads, N length, C tokens of a chunk, M features, D head_dim.
 """
 
-from typing import NamedTuple, Optional
+from typing import List, NamedTuple, Optional
 
 import torch
 from torch import Tensor
 
 CHUNK = 64
+
+
+class Powers(NamedTuple):
+    """Powers of the permutation that each token adds, for a chunk and the token after it.
+
+    (P^a x)[m] = x[forth[a, m]] and (P^(−a) x)[m] = x[back[a, m]], a = 0 … C.
+
+    Attributes:
+        forth, back: ``(H, C + 1, M)``, int64.
+    """
+
+    forth: Tensor
+    back: Tensor
 
 
 class CausalChunks(torch.autograd.Function):
@@ -39,81 +56,154 @@ class CausalChunks(torch.autograd.Function):
             it is the same for all; None for no change. It has no gradient.
         values, normaliser: T ``(X, M, D)`` and z ``(X, M)``.
         smallest: what the denominator is at least; None for outputs that are not divided.
+        powers: of the permutation that each token adds; None where none does.
 
     Returns:
         output ``(X, N, D)``, T and z after the last token.
     """
 
     @staticmethod
-    def forward(ctx, q, k, v, steps, values, normaliser, smallest):
+    def forward(ctx, q, k, v, steps, values, normaliser, smallest, powers):
         factors = Factors(steps, q)
+        turns = None if powers is None else Turns(powers, q.size(0))
+        pieces = chunks(q.size(1))
         output = torch.empty_like(v)
-        denominators = None if smallest is None else v.new_empty(v.shape[:2])
-        # without a gradient, only the last two
-        slots = len(chunks(q.size(1))) + 1 if any(ctx.needs_input_grad) else 2
+        denominators = None if smallest is None else v.new_empty(*v.shape[:2], 1)
+        has_gradient = any(ctx.needs_input_grad)
+        slots = len(pieces) + 1 if has_gradient else 2
         states = values.new_empty(slots, *values.shape)
         normalisers = normaliser.new_empty(slots, *normaliser.shape)
         states[0], normalisers[0] = values, normaliser
-        for number, tokens in enumerate(chunks(q.size(1))):
+        queries, keys = [], []
+        for number, tokens in enumerate(pieces):
             values, normaliser = states[number % slots], normalisers[number % slots]
             f = factors.of(tokens)
             q_c, k_c, v_c = q[:, tokens], k[:, tokens], v[:, tokens]
+            if turns is not None:
+                q_c, k_c = turns.forth(q_c), turns.forth(k_c)
+            if has_gradient:
+                queries.append(q_c)
+                keys.append(k_c)
             weights = torch.bmm(q_c, k_c.mT).mul_(f.inside)
-            from_start = _times(q_c, f.from_start)
-            numerator = torch.baddbmm(torch.bmm(weights, v_c), from_start, values)
+            numerator = _times(torch.bmm(q_c, values), f.from_start).baddbmm_(weights, v_c)
             if smallest is not None:
-                total = weights.sum(-1)
-                total += torch.bmm(from_start, normaliser.unsqueeze(-1)).squeeze(-1)
+                total = _times(torch.bmm(q_c, normaliser.unsqueeze(-1)), f.from_start)
+                total += weights.sum(-1, keepdim=True)
                 denominators[:, tokens] = total
-                numerator /= total.clamp_(min=smallest).unsqueeze(-1)
+                numerator /= total.clamp_(min=smallest)
             output[:, tokens] = numerator
-            to_end = _times(k_c, f.to_end)
+            values = torch.baddbmm(_times(values, f.whole), k_c.mT, _times(v_c, f.to_end))
+            normaliser = _decayed(normaliser, f.whole) + _sum(k_c, f.to_end)
+            if turns is not None:
+                values, normaliser = turns.onward(values, normaliser, q_c.size(1))
             after = (number + 1) % slots
-            torch.baddbmm(_times(values, f.whole), to_end.mT, v_c, out=states[after])
-            torch.add(_decayed(normaliser, f.whole), to_end.sum(1), out=normalisers[after])
-        ctx.save_for_backward(q, k, v, steps, output, denominators, states, normalisers)
-        ctx.smallest = smallest
-        return output, states[after].clone(), normalisers[after].clone()
+            states[after], normalisers[after] = values, normaliser
+        ctx.save_for_backward(
+            v, output, denominators, states, normalisers, steps, *queries, *keys
+        )
+        ctx.like = torch.empty_like(q, device="meta"), torch.empty_like(k, device="meta")
+        ctx.turns, ctx.smallest = turns, smallest
+        return output, values.clone(), normaliser.clone()
 
     @staticmethod
     def backward(ctx, grad_output, grad_values, grad_normaliser):
         if torch.is_grad_enabled():
             raise RuntimeError("linear attention by chunks has no second derivative")
-        q, k, v, steps, output, denominators, states, normalisers = ctx.saved_tensors
-        factors = Factors(steps, q)
-        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        for number, tokens in reversed(list(enumerate(chunks(q.size(1))))):
+        v, output, denominators, states, normalisers, steps, *turned = ctx.saved_tensors
+        turns, pieces = ctx.turns, chunks(v.size(1))
+        queries, keys = turned[: len(pieces)], turned[len(pieces) :]
+        dq, dk = (torch.empty_like(x, device=v.device) for x in ctx.like)
+        dv = torch.empty_like(v)
+        factors = Factors(steps, queries[0])
+        for number, tokens in reversed(list(enumerate(pieces))):
             values, normaliser = states[number], normalisers[number]
             f = factors.of(tokens)
-            q_c, k_c, v_c, g = q[:, tokens], k[:, tokens], v[:, tokens], grad_output[:, tokens]
+            q_c, k_c, v_c, g = (
+                queries[number],
+                keys[number],
+                v[:, tokens],
+                grad_output[:, tokens],
+            )
+            if turns is not None:
+                grad_values, grad_normaliser = turns.onward(
+                    grad_values, grad_normaliser, q_c.size(1), inverse=True
+                )
             e = None
             if ctx.smallest is not None:
-                total = denominators[:, tokens].unsqueeze(-1)
+                total = denominators[:, tokens]
                 g = g / total.clamp(min=ctx.smallest)
                 e = -(g * output[:, tokens]).sum(-1, keepdim=True)
                 e = e.masked_fill_(total < ctx.smallest, 0)
             weights = torch.bmm(q_c, k_c.mT).mul_(f.inside)
             grad_weights = torch.bmm(g, v_c.mT)
-            from_state = torch.bmm(g, values.mT)
-            to_state = torch.bmm(v_c, grad_values.mT).add_(grad_normaliser.unsqueeze(1))
             if e is not None:
                 grad_weights += e
-                from_state += e * normaliser.unsqueeze(1)
             grad_weights *= f.inside
-            from_start, to_end = _times(q_c, f.from_start), _times(k_c, f.to_end)
-            dq[:, tokens] = torch.baddbmm(_times(from_state, f.from_start), grad_weights, k_c)
-            dk[:, tokens] = torch.baddbmm(_times(to_state, f.to_end), grad_weights.mT, q_c)
-            dv[:, tokens] = torch.baddbmm(torch.bmm(weights.mT, g), to_end, grad_values)
-            grad_values = torch.baddbmm(_times(grad_values, f.whole), from_start.mT, g)
+            g_state, v_state = _times(g, f.from_start), _times(v_c, f.to_end)
+            dq_c = torch.bmm(g_state, values.mT)
+            dk_c = torch.bmm(v_state, grad_values.mT)
+            dk_c += _times(grad_normaliser.unsqueeze(1), f.to_end)
+            if e is not None:
+                e_state = _times(e, f.from_start)
+                dq_c.addcmul_(e_state, normaliser.unsqueeze(1))
+            dq_c.baddbmm_(grad_weights, k_c)
+            dk_c.baddbmm_(grad_weights.mT, q_c)
+            dv[:, tokens] = _times(torch.bmm(k_c, grad_values), f.to_end).baddbmm_(
+                weights.mT, g
+            )
+            if turns is not None:
+                dq_c, dk_c = turns.back(dq_c), turns.back(dk_c)
+            dq[:, tokens], dk[:, tokens] = dq_c, dk_c
+            grad_values = torch.baddbmm(_times(grad_values, f.whole), q_c.mT, g_state)
             grad_normaliser = _decayed(grad_normaliser, f.whole)
             if e is not None:
-                grad_normaliser = grad_normaliser + (from_start * e).sum(1)
-        return dq, dk, dv, None, grad_values, grad_normaliser, None
+                grad_normaliser = grad_normaliser + _sum(q_c, e_state)
+        return dq, dk, dv, None, grad_values, grad_normaliser, None, None
 
 
-def chunks(length):
+def chunks(length) -> List[slice]:
     """The slices of a text of ``length`` tokens."""
     return [slice(start, min(start + CHUNK, length)) for start in range(0, length, CHUNK)]
+
+
+class Turns:
+    """Permutes the features of a chunk by ``Powers``, and a state from chunk to chunk.
+
+    Args:
+        size: X, batch · heads.
+    """
+
+    def __init__(self, powers: Powers, size: int):
+        self.powers = powers
+        heads, _, self.features = powers.forth.shape
+        self.batch_heads = size // heads, heads
+        first = torch.arange(size, device=powers.forth.device) * self.features
+        self.first = first.unsqueeze(-1)
+
+    def forth(self, x: Tensor) -> Tensor:
+        """P^a of the features at each token a of a chunk ``(X, C, M)``."""
+        return self._gather(x, self.powers.forth)
+
+    def back(self, x: Tensor) -> Tensor:
+        """P^(−a), which takes a gradient back too."""
+        return self._gather(x, self.powers.back)
+
+    def _gather(self, x, index):
+        x = x.unflatten(0, self.batch_heads)
+        return x.gather(-1, index[:, : x.size(2)].expand(x.shape)).flatten(0, 1)
+
+    def onward(self, values, normaliser, tokens, inverse=False):
+        """T and z, P^(−C) of them: counted from the next chunk, after C ``tokens``.
+
+        ``inverse`` takes their gradients back.
+        """
+        powers = self.powers.forth if inverse else self.powers.back
+        rows = powers[:, tokens].repeat(self.batch_heads[0], 1) + self.first
+        rows = rows.flatten()
+        return (
+            values.flatten(0, 1).index_select(0, rows).view(values.shape),
+            normaliser.flatten().index_select(0, rows).view(normaliser.shape),
+        )
 
 
 class Factor(NamedTuple):
@@ -166,3 +256,10 @@ def _times(x, factor):
 
 def _decayed(normaliser, whole):
     return _times(normaliser.unsqueeze(-1), whole).squeeze(-1)
+
+
+def _sum(features, factor):
+    """Σ_a factor_a x_a of features ``(X, C, M)``: ``(X, M)``."""
+    if factor is None:
+        return features.sum(1)
+    return torch.bmm(features.mT, factor).squeeze(-1)

@@ -86,36 +86,49 @@ class LinearSelfAttention(SelfAttention):
 
     def _attend(self, q, k, v, padding, incremental_state):
         q, (k, log_scale) = self.feature_map.query(q), self.feature_map.key(k)
+        options = {"key_log_scale": log_scale, "key_padding_mask": padding}
         held = self._get_input_buffer(incremental_state)
         seen = held.get("count")
-        counts = _count_tokens(q, padding, seen)
-        turned, log_decay, keeps_sign = (q, k), None, True
-        if self.positions is not None:
-            query_key_map = self.positions.query_key_map
-            if query_key_map is not None:
-                prepared = query_key_map.prepare(self.position_ids.of(counts))
-                turned = query_key_map(q, k, prepared)
-                keeps_sign = query_key_map.keeps_sign
-            if self.positions.log_decay is not None:
-                log_decay = self.positions.log_decay * self.position_ids.stride
-                log_decay = log_decay.to(q.device)
-        options = {"key_log_scale": log_scale, "key_padding_mask": padding}
+        query_key_map = None if self.positions is None else self.positions.query_key_map
+        powers = None
+        if self.causal and padding is None and not held and query_key_map is not None:
+            powers = query_key_map.powers(self.position_ids.stride)
+        turned, keeps_sign = (q, k), True
+        if query_key_map is not None and powers is None:
+            counts = _count_tokens(q, padding, seen)
+            prepared = query_key_map.prepare(self.position_ids.of(counts))
+            turned, keeps_sign = query_key_map(q, k, prepared), query_key_map.keeps_sign
         if not self.causal:
             return self._two_sided(turned, (q, k), v, keeps_sign, options)
-        state = None
-        if held:
-            state = State(held["values"], held["normaliser"], held.get("log_scale"))
-        output, state = self._causal(
-            turned, (q, k), v, state, keeps_sign, {**options, "log_decay": log_decay}
-        )
+        if self.positions is not None and self.positions.log_decay is not None:
+            log_decay = self.positions.log_decay * self.position_ids.stride
+            options["log_decay"] = log_decay.to(q.device)
+        if powers is not None:
+            normalize = self.linear.normalize
+            output, state = chunked(q, k, v, powers=powers, normalize=normalize, **options)
+        else:
+            state = None
+            if held:
+                state = State(held["values"], held["normaliser"], held.get("log_scale"))
+            output, state = self._causal(turned, (q, k), v, state, keeps_sign, options)
         if incremental_state is not None:
+            if powers is not None:
+                state = self._placed(state, q.size(2))
             kept = {"values": state.values, "normaliser": state.normaliser}
             if state.log_scale is not None:
                 kept["log_scale"] = state.log_scale
-            new = q.size(2) if padding is None else (~padding).sum(1)
-            start = counts.new_zeros(q.size(0)) if seen is None else seen
-            self._set_input_buffer(incremental_state, {**kept, "count": start + new})
+            new = _count_new(q, padding)
+            self._set_input_buffer(
+                incremental_state, {**kept, "count": new if seen is None else seen + new}
+            )
         return output
+
+    def _placed(self, state, tokens):
+        """The state that permuted tokens would have left, of one that counts from its place."""
+        query_key_map, position = self.positions.query_key_map, self.position_ids.of(tokens)
+        values = query_key_map.placed(state.values, position)
+        normaliser = query_key_map.placed(state.normaliser.unsqueeze(-1), position).squeeze(-1)
+        return state._replace(values=values, normaliser=normaliser)
 
     def _causal(self, turned, plain, v, state, keeps_sign, options):
         attend = recurrent if v.size(2) == 1 and not torch.is_grad_enabled() else chunked
@@ -142,6 +155,13 @@ class LinearSelfAttention(SelfAttention):
         """``(len, batch, any)`` to ``(batch, heads, len, any / heads)``."""
         length, batch, _ = x.shape
         return x.view(length, batch, self.num_heads, -1).permute(1, 2, 0, 3)
+
+
+def _count_new(q, padding):
+    """How many real tokens there are: ``(B,)``."""
+    if padding is None:
+        return torch.full((q.size(0),), q.size(2), device=q.device)
+    return (~padding).sum(1)
 
 
 def _count_tokens(q, padding, seen):

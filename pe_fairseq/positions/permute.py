@@ -13,9 +13,11 @@ from typing import List, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from ..attention.linear_chunks import CHUNK, Powers
 from ..errors import UserError
+from .query_key_map import QueryKeyMap
 from .registry import register
 from .scheme import QUERY_KEY_MAP, Scheme
 
@@ -26,7 +28,7 @@ MUCH = 0.9
 RELEASED_SEED = 0xDEADBEEFDEADBEEF
 
 
-class Permutations(nn.Module):
+class Permutations(QueryKeyMap):
     """Maps queries and keys at position p by P^p; no parameters.
 
     A checkpoint holds the permutations, since random streams change between versions.
@@ -51,6 +53,7 @@ class Permutations(nn.Module):
         ``order[h, first + k]`` is the coordinate that k steps of π lead to from the first of
         a cycle; ``place`` is the k of a coordinate, ``length`` how many its cycle has.
         """
+        self._powers = {}
         for head, permutation in enumerate(self.permutations.tolist()):
             order, first, place, length = [], {}, {}, {}
             for cycle in cycles(permutation):
@@ -68,6 +71,19 @@ class Permutations(nn.Module):
         """π^p and π^(−p) at ids p ``(B or 1, L)``: each ``(B or 1, H, L, M)``."""
         p = ids[:, None, :, None]
         return self._power(p), self._power(-p)
+
+    def powers(self, step: int) -> Powers:
+        """P^(step · a) for a = 0 … C; kept, as they are the same in every call."""
+        if step not in self._powers:
+            ids = step * torch.arange(CHUNK + 1, device=self.order.device)
+            forth, back = self.prepare(ids.unsqueeze(0))
+            self._powers = {step: Powers(forth[0], back[0])}
+        return self._powers[step]
+
+    def placed(self, x: Tensor, position: int) -> Tensor:
+        """P^position of features ``(B, H, M, any)``."""
+        p = torch.full((1, 1, 1, 1), position, device=self.order.device)
+        return x.gather(2, self._power(p).mT.expand_as(x))
 
     def _power(self, p):
         heads = self.order.size(0)
@@ -124,6 +140,22 @@ def largest_return(permutation: List[int], length: int) -> Tuple[float, int]:
     back[0] = 0
     worst = int(back.argmax())
     return int(back[worst]) / len(permutation), worst
+
+
+def heads_that_return(permutations: List[List[int]], length: int) -> List[str]:
+    """Says which heads have nearly all features back at a distance below ``length``."""
+    returns = [largest_return(permutation, length) for permutation in permutations]
+    return [
+        f"head {head}: {fraction:.0%} at {distance}"
+        for head, (fraction, distance) in enumerate(returns)
+        if fraction >= MUCH
+    ]
+
+
+def check_seed(seed):
+    """Raise UserError for a seed that no generator takes."""
+    if not 0 <= seed < 2**64:
+        raise UserError(f"seed={seed} must be 0 or more, below 2^64")
 
 
 def draw(heads: int, width: int, seed: int) -> List[List[int]]:
@@ -189,8 +221,7 @@ class Permute(Scheme):
                 raise UserError(
                     "permutation=false with decay=false leaves nothing; that is 'none'"
                 )
-            if not 0 <= self.seed < 2**64:
-                raise UserError(f"seed={self.seed} must be 0 or more, below 2^64")
+            check_seed(self.seed)
             if self.max_return is not None and not 0 <= self.max_return < 1:
                 raise UserError(
                     f"max_return={self.max_return:g} is a fraction: 0 or more, below 1"
@@ -216,19 +247,14 @@ class Permute(Scheme):
     def caution(self, size):
         if not self.options.permutation:
             return None
-        returns = [largest_return(p, size.max_positions) for p in self._drawn(size, layer=0)]
-        worst = {head: found for head, found in enumerate(returns) if found[0] >= MUCH}
-        if not worst:
+        heads = heads_that_return(self._drawn(size, layer=0), size.max_positions)
+        if not heads:
             return None
-        heads = ", ".join(
-            f"head {head}: {fraction:.0%} at {distance}"
-            for head, (fraction, distance) in worst.items()
-        )
         return (
-            f"permute: in {len(worst)} of {size.heads} heads nearly all {size.key_dim} "
+            f"permute: in {len(heads)} of {size.heads} heads nearly all {size.key_dim} "
             "features are back at their place at some distance below "
-            f"{size.max_positions} tokens, where the permutation tells nothing ({heads}); "
-            "max_return=0.7 draws others"
+            f"{size.max_positions} tokens, where the permutation tells nothing "
+            f"({', '.join(heads)}); max_return=0.7 draws others"
         )
 
     def _drawn(self, size, layer):

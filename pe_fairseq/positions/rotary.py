@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Tuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import UserError
+from .query_key_map import QueryKeyMap
 from .registry import register
 from .scheme import QUERY_KEY_MAP, Scheme, check_choice
 from .sinusoidal import check_base
@@ -25,7 +26,7 @@ from .sinusoidal import check_base
 PAIRINGS = ("half", "interleaved")
 
 
-class Rotation(nn.Module):
+class Rotation(QueryKeyMap):
     """Turns the first ``rotated`` dimensions of every head; no parameters.
 
     Of features that are not negative it makes some that are, so linear attention keeps the

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..spec_text import write_call
+from .query_key_map import QueryKeyMap
 from .relative import RelativeTerm
 
 # Two schemes of one family would do one thing twice.
@@ -85,7 +86,8 @@ class Scheme:
         paper: where the scheme comes from.
         translation_invariant: shifting all position ids by a constant changes nothing.
         length_dependent: what it does depends on the total length.
-        bounded: it has no meaning for positions from ``ModelSize.max_positions`` on.
+        bounded: it is a table that ends at ``ModelSize.max_positions``; ``Beyond`` has the
+            rules for later positions.
         two_sided: it is defined where a query sees later keys.
         needs_scores: it acts on the score matrix, which linear attention never forms.
         decays: weights fall with the distance by ``log_decay``, under linear attention alone.
@@ -124,13 +126,8 @@ class Scheme:
         """
         return None
 
-    def query_key_map(self, size: ModelSize, layer: int) -> Optional[nn.Module]:
-        """The map of one layer's queries and keys before their product, or None.
-
-        Its ``prepare`` maps ids ``(B or 1, L)`` to what all layers share, and the module maps
-        queries and keys ``(B, H, L, key_dim)`` and that to queries and keys. Its attribute
-        ``keeps_sign`` says that of what is not negative it makes nothing that is.
-        """
+    def query_key_map(self, size: ModelSize, layer: int) -> Optional[QueryKeyMap]:
+        """The map of one layer's queries and keys before their product, or None."""
         return None
 
     def log_decay(self, size: ModelSize) -> Optional[Tensor]:
@@ -138,6 +135,14 @@ class Scheme:
 
         Linear attention multiplies the weight of a key by r at each position of distance.
         """
+        return None
+
+    def longest(self, size: ModelSize) -> Optional[int]:
+        """How many positions it has a meaning for; None without a limit."""
+        return size.max_positions if self.bounded else None
+
+    def refusal(self, position: int) -> Optional[str]:
+        """Why it has no such position at any size, or None; its modules raise UserError."""
         return None
 
     def caution(self, size: ModelSize) -> Optional[str]:
