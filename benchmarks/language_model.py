@@ -7,8 +7,6 @@ is stock's time over ours, so more than 1 is faster than stock. Float32, dropout
 """
 
 import argparse
-import statistics
-import time
 from argparse import Namespace
 from functools import partial
 
@@ -17,6 +15,7 @@ from fairseq import models
 from fairseq.data import Dictionary
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
+from measure import medians
 from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
@@ -70,18 +69,6 @@ def decoding(model, tokens, dictionary, new=32):
         generator.generate([model], sample, prefix_tokens=tokens)
 
 
-def medians(calls, repeats):
-    """Seconds of each call, the calls taking turns; the first round does not count."""
-    seconds = {name: [] for name in calls}
-    for round in range(repeats + 1):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            if round:
-                seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in seconds.items()}
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--lengths", default="128,512", help="tokens per row")
@@ -128,9 +115,9 @@ def main():
             table.add_row(
                 str(length),
                 name,
-                f"{rows.numel() / train[name]:,.0f}",
+                f"{1000 * rows.numel() / train[name]:,.0f}",
                 f"{train[STOCK] / train[name]:.2f}",
-                f"{decode[name]:.2f}",
+                f"{decode[name] / 1000:.2f}",
                 f"{decode[STOCK] / decode[name]:.2f}",
             )
     Console().print(table)

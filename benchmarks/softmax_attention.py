@@ -15,15 +15,13 @@ process of its own takes beyond what it held when module and input were made (Li
 import argparse
 import functools
 import json
-import multiprocessing
-import statistics
 import sys
-import time
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
+from measure import medians, peak_mib
 from rich.console import Console
 from rich.table import Table
 
@@ -124,49 +122,6 @@ def decode_call(scheme, length):
 CALLS = {"module": module_call, "core": core_call, "decode": decode_call}
 
 
-def peak_mib(part, scheme, length):
-    """Peak memory of one call in a fork, in MiB; None where the system does not tell."""
-    if not Path("/proc/self/clear_refs").exists():
-        return None
-    fork = multiprocessing.get_context("fork")
-    receiver, sender = fork.Pipe(duplex=False)
-    process = fork.Process(target=_send_peak, args=(sender, part, scheme, length))
-    process.start()
-    sender.close()
-    try:
-        return receiver.recv()
-    except EOFError:
-        sys.exit(f"{scheme}, {part}, {length} tokens: the process ended without a result")
-    finally:
-        process.join()
-
-
-def _send_peak(sender, part, scheme, length):
-    CALLS[part](scheme, 64)()  # what kernels and threads need once
-    call = CALLS[part](scheme, length)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins at what is held now
-    held = _status("VmRSS")
-    call()
-    sender.send((_status("VmHWM") - held) / 1024)
-
-
-def _status(name):
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name))
-
-
-def medians(calls, repeats):
-    """Milliseconds of each call, the calls taking turns; the first round does not count."""
-    seconds = {name: [] for name in calls}
-    for round in range(repeats + 1):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            if round:
-                seconds[name].append(time.perf_counter() - start)
-    return {name: 1000 * statistics.median(values) for name, values in seconds.items()}
-
-
 def measure(schemes, lengths, repeats):
     """Rows of all figures. Memory first: a fork has no threads of a parent that used them."""
     names = [STOCK, *schemes]
@@ -175,7 +130,7 @@ def measure(schemes, lengths, repeats):
         for length in lengths:
             print(f"memory: {part}, {length} tokens", file=sys.stderr)
             for name in names:
-                peaks[part, length, name] = peak_mib(part, name, length)
+                peaks[part, length, name] = peak_mib(CALLS[part], name, length)
     rows = []
     for part in PARTS:
         for length in lengths:
@@ -231,9 +186,10 @@ def main():
     parser.add_argument("--lengths", default=LENGTHS, metavar="N,…", help=LENGTHS)
     parser.add_argument(
         "--schemes",
-        default=",".join(n for n, scheme in positions.SCHEMES.items() if not scheme().decays),
+        default=",".join(n for n, scheme in positions.SCHEMES.items() if _serves(scheme())),
         metavar="SPEC,…",
-        help="every registered scheme; a spec with options has its commas in parentheses",
+        help="every registered scheme that serves such lengths; a spec with options has its "
+        "commas in parentheses",
     )
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="rounds (5)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too")
@@ -247,6 +203,12 @@ def main():
     if options.json is not None:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
     show(rows, schemes, lengths)
+
+
+def _serves(scheme):
+    """True where softmax attention takes it, at all of ``LENGTHS``."""
+    longest = int(LENGTHS.rpartition(",")[2]) + TOKENS
+    return not scheme.decays and scheme.refusal(longest) is None
 
 
 def split_specs(text):
