@@ -66,99 +66,78 @@ class CausalChunks(torch.autograd.Function):
     def forward(ctx, q, k, v, steps, values, normaliser, smallest, powers):
         factors = Factors(steps, q)
         turns = None if powers is None else Turns(powers, q.size(0))
-        pieces = chunks(q.size(1))
+        has_gradient = any(ctx.needs_input_grad)
         output = torch.empty_like(v)
         denominators = None if smallest is None else v.new_empty(*v.shape[:2], 1)
-        has_gradient = any(ctx.needs_input_grad)
-        slots = len(pieces) + 1 if has_gradient else 2
-        states = values.new_empty(slots, *values.shape)
-        normalisers = normaliser.new_empty(slots, *normaliser.shape)
-        states[0], normalisers[0] = values, normaliser
-        queries, keys = [], []
-        for number, tokens in enumerate(pieces):
-            values, normaliser = states[number % slots], normalisers[number % slots]
+        normaliser = normaliser.unsqueeze(1)
+        kept = []
+        for tokens in chunks(q.size(1)):
             f = factors.of(tokens)
             q_c, k_c, v_c = q[:, tokens], k[:, tokens], v[:, tokens]
             if turns is not None:
                 q_c, k_c = turns.forth(q_c), turns.forth(k_c)
             if has_gradient:
-                queries.append(q_c)
-                keys.append(k_c)
+                kept += [q_c, k_c, values, normaliser]
             weights = torch.bmm(q_c, k_c.mT).mul_(f.inside)
             numerator = _times(torch.bmm(q_c, values), f.from_start).baddbmm_(weights, v_c)
             if smallest is not None:
-                total = _times(torch.bmm(q_c, normaliser.unsqueeze(-1)), f.from_start)
-                total += weights.sum(-1, keepdim=True)
+                total = _times((q_c * normaliser).sum(-1, keepdim=True), f.from_start)
+                total = total + weights.sum(-1, keepdim=True)
                 denominators[:, tokens] = total
                 numerator /= total.clamp_(min=smallest)
             output[:, tokens] = numerator
-            values = torch.baddbmm(_times(values, f.whole), k_c.mT, _times(v_c, f.to_end))
-            normaliser = _decayed(normaliser, f.whole) + _sum(k_c, f.to_end)
+            values = _fresh(values, f.whole).baddbmm_(k_c.mT, _times(v_c, f.to_end))
+            normaliser = _fresh(normaliser, f.whole).add_(_sum(k_c, f.to_end))
             if turns is not None:
-                values, normaliser = turns.onward(values, normaliser, q_c.size(1))
-            after = (number + 1) % slots
-            states[after], normalisers[after] = values, normaliser
-        ctx.save_for_backward(
-            v, output, denominators, states, normalisers, steps, *queries, *keys
-        )
+                values, normaliser = turns.onward(values, normaliser, k_c.size(1))
+        ctx.save_for_backward(v, output, denominators, steps, *kept)
         ctx.like = torch.empty_like(q, device="meta"), torch.empty_like(k, device="meta")
         ctx.turns, ctx.smallest = turns, smallest
-        return output, values.clone(), normaliser.clone()
+        return output, values, normaliser.squeeze(1)
 
     @staticmethod
     def backward(ctx, grad_output, grad_values, grad_normaliser):
         if torch.is_grad_enabled():
             raise RuntimeError("linear attention by chunks has no second derivative")
-        v, output, denominators, states, normalisers, steps, *turned = ctx.saved_tensors
-        turns, pieces = ctx.turns, chunks(v.size(1))
-        queries, keys = turned[: len(pieces)], turned[len(pieces) :]
+        v, output, denominators, steps, *kept = ctx.saved_tensors
+        factors, turns = Factors(steps, v), ctx.turns
         dq, dk = (torch.empty_like(x, device=v.device) for x in ctx.like)
         dv = torch.empty_like(v)
-        factors = Factors(steps, queries[0])
-        for number, tokens in reversed(list(enumerate(pieces))):
-            values, normaliser = states[number], normalisers[number]
+        grad_normaliser = grad_normaliser.unsqueeze(1)
+        for number, tokens in reversed(list(enumerate(chunks(v.size(1))))):
+            q_c, k_c, values, normaliser = kept[4 * number : 4 * number + 4]
             f = factors.of(tokens)
-            q_c, k_c, v_c, g = (
-                queries[number],
-                keys[number],
-                v[:, tokens],
-                grad_output[:, tokens],
-            )
+            v_c, g = v[:, tokens], grad_output[:, tokens]
             if turns is not None:
                 grad_values, grad_normaliser = turns.onward(
-                    grad_values, grad_normaliser, q_c.size(1), inverse=True
+                    grad_values, grad_normaliser, k_c.size(1), inverse=True
                 )
-            e = None
+            weights = torch.bmm(q_c, k_c.mT).mul_(f.inside)
             if ctx.smallest is not None:
                 total = denominators[:, tokens]
                 g = g / total.clamp(min=ctx.smallest)
-                e = -(g * output[:, tokens]).sum(-1, keepdim=True)
-                e = e.masked_fill_(total < ctx.smallest, 0)
-            weights = torch.bmm(q_c, k_c.mT).mul_(f.inside)
+                e = (g * output[:, tokens]).sum(-1, keepdim=True).neg_()
+                e.masked_fill_(total < ctx.smallest, 0)
             grad_weights = torch.bmm(g, v_c.mT)
-            if e is not None:
+            if ctx.smallest is not None:
                 grad_weights += e
             grad_weights *= f.inside
             g_state, v_state = _times(g, f.from_start), _times(v_c, f.to_end)
-            dq_c = torch.bmm(g_state, values.mT)
-            dk_c = torch.bmm(v_state, grad_values.mT)
-            dk_c += _times(grad_normaliser.unsqueeze(1), f.to_end)
-            if e is not None:
+            dq_c = torch.bmm(g_state, values.mT).baddbmm_(grad_weights, k_c)
+            dk_c = torch.bmm(v_state, grad_values.mT).baddbmm_(grad_weights.mT, q_c)
+            dk_c += _times(grad_normaliser, f.to_end)
+            dv_c = _times(torch.bmm(k_c, grad_values), f.to_end)
+            dv[:, tokens] = dv_c.baddbmm_(weights.mT, g)
+            grad_values = _fresh(grad_values, f.whole).baddbmm_(q_c.mT, g_state)
+            grad_normaliser = _fresh(grad_normaliser, f.whole)
+            if ctx.smallest is not None:
                 e_state = _times(e, f.from_start)
-                dq_c.addcmul_(e_state, normaliser.unsqueeze(1))
-            dq_c.baddbmm_(grad_weights, k_c)
-            dk_c.baddbmm_(grad_weights.mT, q_c)
-            dv[:, tokens] = _times(torch.bmm(k_c, grad_values), f.to_end).baddbmm_(
-                weights.mT, g
-            )
+                dq_c.addcmul_(e_state, normaliser)
+                grad_normaliser += _sum(q_c, e_state)
             if turns is not None:
                 dq_c, dk_c = turns.back(dq_c), turns.back(dk_c)
             dq[:, tokens], dk[:, tokens] = dq_c, dk_c
-            grad_values = torch.baddbmm(_times(grad_values, f.whole), q_c.mT, g_state)
-            grad_normaliser = _decayed(grad_normaliser, f.whole)
-            if e is not None:
-                grad_normaliser = grad_normaliser + _sum(q_c, e_state)
-        return dq, dk, dv, None, grad_values, grad_normaliser, None, None
+        return dq, dk, dv, None, grad_values, grad_normaliser.squeeze(1), None, None
 
 
 def chunks(length) -> List[slice]:
@@ -254,12 +233,13 @@ def _times(x, factor):
     return x if factor is None else x * factor
 
 
-def _decayed(normaliser, whole):
-    return _times(normaliser.unsqueeze(-1), whole).squeeze(-1)
+def _fresh(x, factor):
+    """``x`` times ``factor``, to be changed in place."""
+    return x.clone() if factor is None else x * factor
 
 
 def _sum(features, factor):
-    """Σ_a factor_a x_a of features ``(X, C, M)``: ``(X, M)``."""
+    """Σ_a factor_a x_a of features ``(X, C, M)``: ``(X, 1, M)``."""
     if factor is None:
-        return features.sum(1)
-    return torch.bmm(features.mT, factor).squeeze(-1)
+        return features.sum(1, keepdim=True)
+    return torch.bmm(factor.mT, features)
