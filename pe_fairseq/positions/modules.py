@@ -5,6 +5,7 @@ from typing import Callable, List, Optional
 import torch
 from torch import Tensor, nn
 
+from ..errors import UserError
 from .relative import Relative, RelativeVectors, ScalarBias
 from .scheme import ModelSize, Scheme
 
@@ -21,10 +22,16 @@ class LayerPositions(nn.Module):
         adds_to_values: a term adds to the values too.
         log_decay: log r of each head, ``(H,)`` in float64, or None. It is no buffer, which
             half precision would round.
+
+    Raises:
+        UserError: a decay outside (0, 1].
     """
 
     def __init__(self, query_key_map, terms, log_decay=None):
         super().__init__()
+        if log_decay is not None and not (log_decay.isfinite() & (log_decay <= 0)).all():
+            decays = ", ".join(f"{r:g}" for r in log_decay.exp().tolist())
+            raise UserError(f"decays must be above 0 and at most 1, not {decays}")
         self.query_key_map = query_key_map
         self.log_decay = log_decay
         self.terms = nn.ModuleList(terms)
