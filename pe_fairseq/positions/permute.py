@@ -137,7 +137,6 @@ def largest_return(permutation: List[int], length: int) -> Tuple[float, int]:
     back = torch.zeros(max(length, 2), dtype=torch.long)
     for size, count in Counter(map(len, cycles(permutation))).items():
         back[size::size] += size * count
-    back[0] = 0
     worst = int(back.argmax())
     return int(back[worst]) / len(permutation), worst
 
@@ -234,6 +233,11 @@ class Permute(Scheme):
         return self.options.decay
 
     def query_key_map(self, size, layer):
+        if not (self.options.permutation or size.causal):
+            raise UserError(
+                f"'{self}' is a decay alone, which attention to both sides does not have: one "
+                "side would grow without end. Leave permutation=false out"
+            )
         if not self.options.permutation:
             return None
         return Permutations(torch.tensor(self._drawn(size, layer)))
