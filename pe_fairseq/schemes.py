@@ -71,7 +71,7 @@ def _row(name, size):
         aliases=[alias for alias, of in positions.ALIASES.items() if of == name],
         places=list(scheme.places),
         parameters=_parameters(scheme, size),
-        longest=size.max_positions if scheme.bounded else None,
+        longest=scheme.longest(size),
         translation_invariant=scheme.translation_invariant,
         length_dependent=scheme.length_dependent,
         two_sided=scheme.two_sided,

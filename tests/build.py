@@ -13,6 +13,7 @@ from fairseq.models.transformer_lm import (
 from omegaconf import OmegaConf
 
 import pe_fairseq  # noqa: F401  registers the models
+from pe_fairseq import positions
 from pe_fairseq.positions import SCHEMES
 
 WORDS = 40
@@ -35,6 +36,12 @@ SMALL = {
     "add_bos_token": False,
     "tpu": False,
 }
+
+
+def longest(position):
+    """How many positions the scheme has in a small model; infinity without a limit."""
+    size = positions.ModelSize(SMALL["decoder_embed_dim"], LENGTH)
+    return positions.parse(position).longest(size) or float("inf")
 
 
 class Task:

@@ -46,6 +46,7 @@ def test_json(capsys):
         "softmax",
         "linear",
     ]
+    assert rows["permute2d"]["longest"] == rows["learned2d"]["longest"] == 1 + 32 * 32 + 1
     assert rows["alibi"]["attention"] == ["softmax"]
     assert rows["none"]["aliases"] == ["nope"]
     assert all(row["paper"] and row["summary"] for row in rows.values())

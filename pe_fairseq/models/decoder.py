@@ -101,8 +101,8 @@ class PositionDecoder(TransformerDecoder):
         if rule != "error" or config.decoder_position_length is not None:
             raise UserError(
                 f"decoder_position_beyond={rule} with decoder_position_length="
-                f"{config.decoder_position_length}: '{self.scheme}' has no table that a "
-                "position could be beyond; leave both out"
+                f"{config.decoder_position_length}: '{self.scheme}' has no table of one vector "
+                "per position; leave both out"
             )
         return None
 
@@ -154,7 +154,7 @@ class PositionDecoder(TransformerDecoder):
             encoder attention or None) and ``inner_states``, each ``(new, batch, D)``.
 
         Raises:
-            UserError: a position is beyond a learned table.
+            UserError: a position is beyond a learned table, or beyond an image.
             ValueError: the prefix is no longer than what the state holds; or
                 ``full_context_alignment`` under linear attention.
         """
@@ -246,9 +246,11 @@ class PositionDecoder(TransformerDecoder):
 
     def refusal(self, length: int) -> Optional[str]:
         """Why the positions of a row of ``length`` tokens have no meaning, or None."""
-        if self.beyond is None:
-            return None
-        return self.beyond.refusal(self.position_ids.last(length))
+        if self.beyond is not None:
+            refusal = self.beyond.refusal(self.position_ids.last(length))
+            if refusal is not None:
+                return refusal
+        return self.scheme.refusal(self.position_ids.of(length - 1))
 
     def max_positions(self):
         """A large number: positions are limited inside the model, with an error."""

@@ -5,9 +5,9 @@ This package and ``pe_fairseq.attention`` import torch only.
 
 # Importing a scheme's file registers it; tables list the schemes in this order.
 # isort: off
-from . import none, learned, sinusoidal  # noqa: F401
+from . import none, learned, learned2d, sinusoidal  # noqa: F401
 from . import shaw, sinusoidal_relative  # noqa: F401
-from . import rotary, permute, alibi, t5  # noqa: F401
+from . import rotary, permute, permute2d, alibi, t5  # noqa: F401
 
 # isort: on
 from .beyond import Beyond

@@ -38,5 +38,13 @@ class Combined(Scheme):
     def parts(self):
         return self._parts
 
+    def longest(self, size):
+        limits = (part.longest(size) for part in self._parts)
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def refusal(self, position):
+        refusals = (part.refusal(position) for part in self._parts)
+        return next((refusal for refusal in refusals if refusal is not None), None)
+
     def __str__(self):
         return "+".join(map(str, self._parts))

@@ -28,6 +28,7 @@ class Reference:
     """
 
     causal = True
+    whole = False  # where tokens see later ones, all rows have the same length
 
     def set_causal(self, causal):
         self.causal = causal
@@ -165,10 +166,33 @@ class Permute(Reference):
         return x
 
 
+class Permute2d(Reference):
+    """As ``Permute``, half of the features by column and half by row."""
+
+    whole = True
+
+    def __init__(self, width, height, prefix, suffix, seed=1):
+        drawn = torch.Generator().manual_seed(seed)
+        half = HEAD_DIM // 2
+        self.permutations = [torch.randperm(half, generator=drawn) for _ in range(HEADS)]
+        self.places = [(0, 0)] * prefix
+        self.places += [(column, row) for row in range(height) for column in range(width)]
+        self.places += [(width - 1, height - 1)] * suffix
+
+    def turn(self, x, position, head):
+        halves = []
+        for half, steps in zip((x[: HEAD_DIM // 2], x[HEAD_DIM // 2 :]), self.places[position]):
+            for _ in range(steps):
+                half = torch.stack([half[a] for a in self.permutations[head]])
+            halves += half
+        return halves
+
+
 # embedding schemes do nothing inside attention
 REFERENCES = {
     "none": Reference(),
     "learned": Reference(),
+    "learned2d": Reference(),
     "sinusoidal": Reference(),
     "learnable-sinusoidal": Reference(),
     "shaw": Shaw(64),
@@ -193,6 +217,9 @@ REFERENCES = {
     "shaw(clip=4)+t5": Sum(Shaw(4), T5()),
     "permute(decay=false)": Permute(),
     "permute(decay=false,seed=7)": Permute(7),
+    # the last position of the test, 23, is the last of both images
+    "permute2d(width=5,height=4,prefix=2,suffix=2)": Permute2d(5, 4, 2, 2),
+    "permute2d(width=4,height=4,prefix=7,suffix=1,seed=7)": Permute2d(4, 4, 7, 1, seed=7),
     "rope+t5": Sum(Rope(), T5()),
 }
 
@@ -263,7 +290,7 @@ def test_output_and_every_gradient(spec, causal):
     x = torch.randn(LENGTH, BATCH, DIM, generator=generator(), dtype=torch.float64)
     x.requires_grad_()
     padding = torch.zeros(BATCH, LENGTH, dtype=torch.bool)
-    padding[1, :2] = True
+    padding[1, :2] = causal or not reference.whole
     real = ~padding.T
     expected = by_loops(module, reference, x, padding)[real]
     output = module(x, key_padding_mask=padding, need_weights=False)[0][real]

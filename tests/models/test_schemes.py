@@ -2,7 +2,18 @@
 
 import pytest
 import torch
-from build import LENGTH, PAD, SMALL, SOFTMAX, Task, build, pad_left, pad_right, tokens
+from build import (
+    LENGTH,
+    PAD,
+    SMALL,
+    SOFTMAX,
+    Task,
+    build,
+    longest,
+    pad_left,
+    pad_right,
+    tokens,
+)
 from fairseq import checkpoint_utils
 from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 from fairseq.sequence_scorer import SequenceScorer
@@ -16,6 +27,7 @@ SUMS = [
     "learnable-sinusoidal+nezha",
     "rope+t5",
     "rope+shaw",
+    "learned2d+permute2d",
     "shaw(clip=3)+alibi",
 ]
 every_scheme = pytest.mark.parametrize("position", [*SOFTMAX, *SUMS])
@@ -86,8 +98,8 @@ def test_shifted_positions(position, offset):
     rows, scheme = tokens(), positions.parse(position)
     here = logits(build(decoder_position=position), rows)
     shifted = build(decoder_position=position, decoder_position_offset=offset)
-    if scheme.bounded and offset + rows.size(1) > LENGTH:
-        with pytest.raises(UserError, match="beyond the learned table"):
+    if offset + rows.size(1) > longest(position):
+        with pytest.raises(UserError, match=f"position {offset + 19} is beyond the "):
             logits(shifted, rows)
     elif scheme.translation_invariant:
         assert torch.allclose(logits(shifted, rows), here, atol=1e-5)

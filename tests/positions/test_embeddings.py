@@ -21,6 +21,17 @@ def learned(module, position):
     return module.weight[UNUSED + position].tolist()
 
 
+def place(position):
+    """Column and row in an image of 3 × 3 after 2 tokens and before 1."""
+    pixels = [(column, row) for row in range(3) for column in range(3)]
+    return [(0, 0), (0, 0), *pixels, (2, 2)][position]
+
+
+def learned2d(module, position):
+    column, row = place(position)
+    return (module.columns[column] + module.rows[row]).tolist()
+
+
 def sinusoidal(module, position):
     """fairseq's table: row padding_idx + 1 + p, [sin | cos], exponents i / (D/2 − 1)."""
     half = DIM // 2
@@ -48,8 +59,16 @@ REFERENCES = {
     "none": none,
     "learnable-sinusoidal": learnable,
     "learned": learned,
+    "learned2d(width=3,height=3,prefix=2,suffix=1)": learned2d,
     "sinusoidal": sinusoidal,
     "sinusoidal(layout=interleaved)": sinusoidal_interleaved,
+}
+
+# the row of each table that a position meets
+ROWS = {
+    "weight": lambda position: UNUSED + position,
+    "columns": lambda position: place(position)[0],
+    "rows": lambda position: place(position)[1],
 }
 
 
@@ -91,12 +110,13 @@ def test_vectors_and_gradients_equal_the_formula(spec):
                     expected[i] -= cosine * p * math.sin(frequency * p)
         assert torch.allclose(module.frequencies.grad.double(), expected, atol=1e-4)
         return
-    expected = torch.zeros(UNUSED + TRAINED, DIM, dtype=torch.float64)
-    for b, id_row in enumerate(ids.tolist()):
-        for n, position in enumerate(id_row):
-            for d in range(DIM):
-                expected[UNUSED + position, d] += weights[b, n, d].item()
-    assert torch.allclose(parameters["weight"].grad.double(), expected, atol=1e-6)
+    for name, table in parameters.items():
+        expected = torch.zeros(table.shape, dtype=torch.float64)
+        for b, id_row in enumerate(ids.tolist()):
+            for n, position in enumerate(id_row):
+                for d in range(DIM):
+                    expected[ROWS[name](position), d] += weights[b, n, d].item()
+        assert torch.allclose(table.grad.double(), expected, atol=1e-6)
 
 
 def test_learned_between_two_rows_is_their_mean_by_distance():
