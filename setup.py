@@ -53,7 +53,7 @@ setup(
     ],
     extras_require={
         "dev": ["pytest", "pytest-xdist", "ruff", "transformers"],
-        "gpu": ["flash-linear-attention"],
+        "gpu": ["flash-linear-attention>=0.6"],
     },
     entry_points={"console_scripts": ["pe-fairseq = pe_fairseq.cli:main"]},
 )

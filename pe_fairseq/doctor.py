@@ -198,12 +198,22 @@ def check_fused() -> List[Finding]:
         findings.append(Finding("flash attention", NOTE, "switched off in torch"))
     else:
         findings.append(Finding("flash attention", OK, "torch's own CPU kernel"))
-    if _installed("fla"):
-        status, text = (OK, "active") if gpu else (NOTE, "installed, but it needs a GPU")
-    else:
-        status, text = NOTE, "not installed; for GPUs: pip install 'pe-fairseq[gpu]'"
-    findings.append(Finding("flash-linear-attention", status, text))
+    findings.append(_fla(gpu))
     return findings
+
+
+def _fla(gpu):
+    from .attention import fla
+
+    status, reason, version = NOTE, fla.unavailable(), fla.installed_version()
+    if reason is not None:
+        text = f"{reason}; linear attention goes by torch"
+    elif gpu:
+        status = OK
+        text = f"{version}, for causal linear attention on CUDA; {fla.SWITCH}=0 keeps it off"
+    else:
+        text = f"{version}, but it needs a GPU; linear attention goes by torch"
+    return Finding("flash-linear-attention", status, text)
 
 
 def check_apex() -> List[Finding]:

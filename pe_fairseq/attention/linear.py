@@ -22,6 +22,7 @@ from typing import NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
+from .fla import attend_by_fla, fla_serves
 from .linear_chunks import CausalChunks, Powers
 from .plain import wide_type
 
@@ -126,6 +127,8 @@ def chunked(
 ) -> Tuple[Tensor, State]:
     """Attend causally, by chunks. Half precision is computed in float32.
 
+    On a GPU, flash-linear-attention's kernels do the work where they serve; see ``refusal``.
+
     Args:
         query: features ``(B, H, N, M)``.
         key: features ``(B, H, N, M)``.
@@ -148,12 +151,19 @@ def chunked(
     key, steps, end_scale = _scaled_keys(key, state, log_decay, key_log_scale, key_padding_mask)
     batch_heads = key.shape[:2]
     values, normaliser = _start(key, value, state)
+    smallest = SMALLEST_SUM if normalize else None
+    if powers is None and fla_serves(query, value, log_decay, key_log_scale, key_padding_mask):
+        inputs = (x.to(key) for x in (query, key, value))
+        output, *after = attend_by_fla(
+            *inputs, values, normaliser, log_decay=log_decay, smallest=smallest
+        )
+        return output.to(value.dtype), State(*after, end_scale)
     output, values, normaliser = CausalChunks.apply(
         *(x.to(key).flatten(0, 1) for x in (query, key, value)),
         None if steps is None else steps.flatten(0, 1),
         values.flatten(0, 1),
         normaliser.flatten(0, 1),
-        SMALLEST_SUM if normalize else None,
+        smallest,
         powers,
     )
     output, values, normaliser = (

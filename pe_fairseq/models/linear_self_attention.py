@@ -7,6 +7,7 @@ from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
 
 from ..attention.features import FeatureMap
+from ..attention.fla import fla_serves
 from ..attention.linear import SMALLEST_SUM, State, chunked, recurrent, two_sided
 from ..attention.spec import Performer
 from ..positions import LayerPositions, PositionIds
@@ -90,9 +91,14 @@ class LinearSelfAttention(SelfAttention):
         held = self._get_input_buffer(incremental_state)
         seen = held.get("count")
         query_key_map = None if self.positions is None else self.positions.query_key_map
-        powers = None
+        log_decay = powers = None
+        if self.positions is not None and self.positions.log_decay is not None:
+            log_decay = self.positions.log_decay * self.position_ids.stride
+            log_decay = log_decay.to(q.device)
         if self.causal and padding is None and not held and query_key_map is not None:
-            powers = query_key_map.powers(self.position_ids.stride)
+            # flash-linear-attention takes features that are permuted already
+            if not fla_serves(q, v, log_decay, log_scale, padding):
+                powers = query_key_map.powers(self.position_ids.stride)
         turned, keeps_sign = (q, k), True
         if query_key_map is not None and powers is None:
             counts = _count_tokens(q, padding, seen)
@@ -100,9 +106,7 @@ class LinearSelfAttention(SelfAttention):
             turned, keeps_sign = query_key_map(q, k, prepared), query_key_map.keeps_sign
         if not self.causal:
             return self._two_sided(turned, (q, k), v, keeps_sign, options)
-        if self.positions is not None and self.positions.log_decay is not None:
-            log_decay = self.positions.log_decay * self.position_ids.stride
-            options["log_decay"] = log_decay.to(q.device)
+        options["log_decay"] = log_decay
         if powers is not None:
             normalize = self.linear.normalize
             output, state = chunked(q, k, v, powers=powers, normalize=normalize, **options)

@@ -4,10 +4,12 @@ import importlib.metadata
 import sys
 
 import pytest
+import torch
 from conftest import SCRIPTS
 
 import pe_fairseq
 from pe_fairseq import cli, doctor
+from pe_fairseq.attention import fla
 
 
 def statuses(findings):
@@ -101,6 +103,25 @@ def test_apex(monkeypatch, tmp_path, right, status):
         assert "not NVIDIA's" in finding.text
     for name in [name for name in sys.modules if name.partition(".")[0] == "apex"]:
         monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "switch", "status", "text"),
+    [
+        (True, "0.6.0", "1", doctor.OK, "0.6.0, for causal linear attention on CUDA"),
+        (False, "0.6.0", "1", doctor.NOTE, "it needs a GPU; linear attention goes by torch"),
+        (True, "0.6.0", "0", doctor.NOTE, "PE_FAIRSEQ_FLA=0; linear attention goes by torch"),
+        (True, "0.5.2", "1", doctor.NOTE, "0.5.2 is older than 0.6; linear"),
+        (True, None, "1", doctor.NOTE, "not installed (pip install 'pe-fairseq[gpu]')"),
+    ],
+)
+def test_flash_linear_attention(monkeypatch, gpu, version, switch, status, text):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(fla, "installed_version", lambda: version)
+    monkeypatch.setenv("PE_FAIRSEQ_FLA", switch)
+    *_, finding = doctor.check_fused()
+    assert finding.subject == "flash-linear-attention"
+    assert finding.status == status and text in finding.text
 
 
 def test_the_command_exits_with_the_result(monkeypatch):
