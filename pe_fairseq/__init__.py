@@ -23,6 +23,7 @@ else:
     FAIRSEQ_ERROR = None
     from . import compat
     from .models import language_model, weight_decay  # noqa: F401
+    from .tasks import language_modeling  # noqa: F401
 
     compat.apply()
     weight_decay.install()

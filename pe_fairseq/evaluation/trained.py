@@ -87,7 +87,7 @@ def load(path, data, overrides=None, precision="float32", cpu=False) -> Trained:
     cfg = state["cfg"]
     with open_dict(cfg):
         cfg.task.data = str(data)
-    if getattr(cfg.task, "_name", None) != "language_modeling":
+    if getattr(cfg.task, "_name", None) not in ("language_modeling", "pe_language_modeling"):
         raise UserError(f"{path} is no language model: its task is {cfg.task._name}")
     if cfg.task.add_bos_token:
         raise UserError(

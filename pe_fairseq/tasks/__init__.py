@@ -1,0 +1,1 @@
+"""fairseq tasks: what stock fairseq's own lack."""
