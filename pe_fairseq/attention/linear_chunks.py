@@ -20,7 +20,7 @@ Where each token permutes features once more, (P x)[m] = x[π(m)], the q_a and k
 P^a q_a and P^a k_a, and the next T and z are P^(−C) of what stands there: a chunk counts from
 its own start, so that one table of powers serves all chunks.
 
-The state before each chunk is kept, M · (D + 1) numbers for C tokens; A is made again.
+A and the state before each chunk are kept, C + M · (D + 1) / C numbers for a token.
 
 Shapes: B batch, H heads, N length, C tokens of a chunk, M features, D head_dim.
 """
@@ -76,9 +76,9 @@ class CausalChunks(torch.autograd.Function):
             q_c, k_c, v_c = q[:, tokens], k[:, tokens], v[:, tokens]
             if turns is not None:
                 q_c, k_c = turns.forth(q_c), turns.forth(k_c)
-            if has_gradient:
-                kept += [q_c, k_c, values, normaliser]
             weights = torch.bmm(q_c, k_c.mT).mul_(f.inside)
+            if has_gradient:
+                kept += [q_c, k_c, weights, values, normaliser]
             numerator = _times(torch.bmm(q_c, values), f.from_start).baddbmm_(weights, v_c)
             if smallest is not None:
                 total = _times((q_c * normaliser).sum(-1, keepdim=True), f.from_start)
@@ -105,14 +105,13 @@ class CausalChunks(torch.autograd.Function):
         dv = torch.empty_like(v)
         grad_normaliser = grad_normaliser.unsqueeze(1)
         for number, tokens in reversed(list(enumerate(chunks(v.size(1))))):
-            q_c, k_c, values, normaliser = kept[4 * number : 4 * number + 4]
+            q_c, k_c, weights, values, normaliser = kept[5 * number : 5 * number + 5]
             f = factors.of(tokens)
             v_c, g = v[:, tokens], grad_output[:, tokens]
             if turns is not None:
                 grad_values, grad_normaliser = turns.onward(
                     grad_values, grad_normaliser, k_c.size(1), inverse=True
                 )
-            weights = torch.bmm(q_c, k_c.mT).mul_(f.inside)
             if ctx.smallest is not None:
                 total = denominators[:, tokens]
                 g = g / total.clamp(min=ctx.smallest)
