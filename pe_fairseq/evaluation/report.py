@@ -105,9 +105,14 @@ def _label(line, lines):
     if changed:
         label += f" [{', '.join(f'{name}={value}' for name, value in changed.items())}]"
     for name in ("attention", "architecture", "size", "updates", "seed"):
-        if len({other["signature"][name] for other in lines}) > 1:
-            label += f", {results.short({name: signature[name]})}"
+        if len({_of(other["signature"], name) for other in lines}) > 1:
+            label += f", {results.short({name: _of(signature, name)})}"
     return label
+
+
+def _of(signature, name):
+    # results that do not name the attention are older than linear attention
+    return signature.get(name, "softmax") if name == "attention" else signature[name]
 
 
 def _windows(rows):

@@ -86,11 +86,18 @@ def test_what_the_label_does_not_tell_apart_is_told_by_the_checkpoint(tmp_path):
         ({"updates": 800}, "alibi, updates:800"),
         ({"size": "2 layers of 64"}, "alibi, size:2 layers of 64"),
         ({"position_stride": 4}, "alibi [position_stride=4]"),
+        ({"attention": "performer"}, "alibi, attention:performer"),
     ],
 )
 def test_models_that_differ_in_more_than_the_scheme_say_so(tmp_path, changes, label):
     report.write([*RESULTS, line(101.0, checkpoint="d" * 64, **changes)], tmp_path)
     assert f"`{label}` | 101.00" in (tmp_path / "extrapolation.md").read_text()
+
+
+def test_results_from_before_linear_attention_are_of_softmax_attention(tmp_path):
+    performer = line(101.0, checkpoint="d" * 64, attention="performer")
+    report.write([*RESULTS, performer], tmp_path)
+    assert "`alibi, attention:softmax` | 100.00" in (tmp_path / "extrapolation.md").read_text()
 
 
 def test_overrides_are_named(tmp_path, capsys):
